@@ -80,7 +80,22 @@ impl Frame {
         if payload.len() > limit {
             return Err(FrameError::TooLarge { bytes: payload.len() });
         }
-        let payload = checked(payload)?;
+        let frame = Frame::encode(method, id, &checked(payload)?);
+        match frame.bytes() {
+            bytes if bytes > limit => Err(FrameError::TooLarge { bytes }),
+            _ => Ok(Arc::new(frame)),
+        }
+    }
+
+    /// What a naive hub sends, which believes that names and payloads are what they should be. For
+    /// tests that show what the checks are for.
+    #[cfg(debug_assertions)]
+    #[doc(hidden)]
+    pub fn unchecked(method: &str, id: &str, payload: &str) -> Arc<Self> {
+        Arc::new(Frame::encode(method, id, payload))
+    }
+
+    fn encode(method: &str, id: &str, payload: &str) -> Self {
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         let mut json = String::with_capacity(payload.len() + id.len() + method.len() + 96);
         json.push_str(r#"{"type":1,"invocationId":""#);
@@ -88,16 +103,13 @@ impl Frame {
         json.push_str(r#"","target":""#);
         let method = append(&mut json, method);
         json.push_str(r#"","arguments":"#);
-        let id = serde_json::to_string(id).map_err(|_| FrameError::NotJson)?;
+        let id = serde_json::Value::from(id);
         let arguments = append(&mut json, &format!(r#"[{payload},{{"id":{id}}}]"#));
         let payload = arguments.start + 1..arguments.start + 1 + payload.len();
         json.push('}');
         json.push(RECORD_SEPARATOR);
-        if json.len() > limit {
-            return Err(FrameError::TooLarge { bytes: json.len() });
-        }
         let json = json.into();
-        Ok(Arc::new(Frame { number, json, arguments, method, payload, msgpack: OnceLock::new() }))
+        Frame { number, json, arguments, method, payload, msgpack: OnceLock::new() }
     }
 
     /// What it counts for in queues, whatever the protocol.

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use potok_hub::tokens::development;
 use potok_hub::trouble::Planted;
-use potok_hub::{AckRule, Answer, ConnectionAsk, Frame, Hub, HubSettings, Limits, UserId};
+use potok_hub::{
+    AckRule, Answer, ConnectionAsk, Frame, FrameError, Hub, HubSettings, Limits, UserId,
+};
 use potok_services::{Mode, Proxy};
 use serde_json::json;
 
@@ -288,6 +290,20 @@ async fn a_client_that_cannot_be_served_learns_why() {
     bad.order(json!({"token": "a.b.c", "start": true}));
     let failed = bad.await_event("failed", &["closed"]);
     assert!(failed["error"].as_str().unwrap().contains("401"), "{failed}");
+}
+
+/// A stock client finds such names on every object, and says nothing of what it then calls.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn names_that_clients_cannot_handle_are_not_sent() {
+    let hub = TestHub::start().await;
+    let mut client = StockClient::new(&url(&hub), "WebSockets", "json");
+    client.start(&hub.token("alice"));
+    for name in ["constructor", "__proto__"] {
+        assert!(matches!(Frame::new(name, "m", b"1", 1_000), Err(FrameError::BadMethod)));
+    }
+    let naive = Frame::unchecked("constructor", "m", "1");
+    let ask = hub.send_frame("alice", &naive, Duration::from_secs(1), AckRule::Any).await;
+    assert_ne!(ask.answer().await, Answer::Acknowledged, "the naive version is seen");
 }
 
 /// What would become of an old client that is let in: it has shown the message, and is gone for good.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use potok_hub::trouble::Planted;
-use potok_hub::{AckRule, Answer, Hub, Limits, Outgoing, Ticket, UserId};
+use potok_hub::{AckRule, Answer, Frame, FrameError, Hub, Limits, Outgoing, Ticket, UserId};
 use serde_json::json;
 
 use crate::support::{AN_HOUR, Client, NO_RESULT, Recorder, TestHub, frame, until};
@@ -415,4 +415,28 @@ async fn what_waited_for_a_user_is_counted_by_its_end() {
     assert_eq!(hub.send("bob", json!(1)).await.answer().await, Answer::Nobody);
     assert_eq!(hub.node.stats().nobody, before + 1);
     assert!(!hub.node.metrics().contains("outcome=\"nobody\"} 0\n"));
+}
+
+/// Whoever writes a chat message must not be able to speak for the hub to all who get it.
+#[tokio::test]
+async fn a_payload_cannot_carry_messages_of_its_own() {
+    let hub = TestHub::start().await;
+    let mut client = hub.connect("alice").await;
+    let forged = "1]}\u{1e}{\"type\":7,\"error\":\"forged\"}\u{1e}";
+    let refused = Frame::new("notify", "m", forged.as_bytes(), 1_000).map(|_| ());
+    assert_eq!(refused, Err(FrameError::NotJson));
+    // As a text it is escaped, and is only a text.
+    let quoted = json!(forged).to_string();
+    let frame = Frame::new("notify", "m", quoted.as_bytes(), 1_000).unwrap();
+    let ask = hub.send_frame("alice", &frame, AN_HOUR, AckRule::Any).await;
+    let message = client.hear().await;
+    assert_eq!(message["arguments"][0], forged);
+    client.complete(&message["invocationId"]).await;
+    assert_eq!(ask.answer().await, Answer::Acknowledged);
+    let naive = Frame::unchecked("notify", "m", forged);
+    hub.send_frame("alice", &naive, AN_HOUR, AckRule::Any).await;
+    // What is cut off by it is a message too, which ends early.
+    assert_eq!(client.hear().await["arguments"], json!([1]));
+    let heard = client.hear().await;
+    assert_eq!(heard, json!({"type": 7, "error": "forged"}), "the naive version is seen");
 }

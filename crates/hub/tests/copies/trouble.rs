@@ -25,12 +25,17 @@ pub async fn apart(limits: &Limits) -> (Pair, Arc<LinePath>, Arc<LinePath>) {
 async fn sent_to_a_frozen_node(planted: Option<Planted>) -> Answer {
     // Long enough to send one message in.
     let limits = Limits { lease: Duration::from_secs(3), ..with(planted) };
-    let (Pair { a, b }, _, way) = apart(&limits).await;
+    let (Pair { a, b }, own, way) = apart(&limits).await;
     let mut alice = b.connect("alice").await;
     a.acknowledged("alice", &mut alice).await;
     set(&way.deaf);
     set(&way.lapsed);
-    a.send_within("alice", json!(1), AN_HOUR).await.answer().await
+    let before = own.renewed.load(Ordering::Acquire);
+    let answer = a.send_within("alice", json!(1), AN_HOUR).await.answer().await;
+    // The lease is five renewals; the news of its end is believed at the second look.
+    let renewals = own.renewed.load(Ordering::Acquire) - before;
+    assert!(renewals <= 5 + 3, "answered after {renewals} renewals");
+    answer
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

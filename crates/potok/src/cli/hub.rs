@@ -39,8 +39,8 @@ Examples:
   potok hub disconnect alice
 
 A line of input is one message: user, payload, and if you like method (notify) and id. Each answer
-is a line of output: acknowledged, nobody, no_answer or unavailable. Clients connect to
-/hubs/NAME with @microsoft/signalr 7 or newer.")]
+is a line of output: acknowledged, nobody, no_answer, unavailable, or refused for a line that is no
+message. Clients connect to /hubs/NAME with @microsoft/signalr 7 or newer.")]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Hub {
     #[command(subcommand)]
@@ -146,10 +146,10 @@ impl Hub {
         let stopped = async { drop(stopped.await) };
         let serving = tokio::spawn(potok_hub::serve(listener, node.clone(), stopped));
         self.announce(address, admin_address, json)?;
-        tokio::select! {
-            () = signals.next() => {}
-            failure = self.send_lines(&node) => return failure,
-        }
+        let failure = tokio::select! {
+            () = signals.next() => Ok(()),
+            Err(failure) = self.send_lines(&node) => Err(failure),
+        };
         // Those who ask now are told to go elsewhere.
         node.drain(self.drain).await;
         drop(stop);
@@ -161,7 +161,7 @@ impl Hub {
             no_answer = stats.no_answer,
             "the hub stopped"
         );
-        Ok(())
+        failure
     }
 
     fn limits(&self) -> Limits {
@@ -242,17 +242,19 @@ impl Hub {
         Ok(())
     }
 
-    /// Sends the lines of the input, then waits for ever.
+    /// Sends the lines of the input, then waits for ever. A line that is no message is refused in the
+    /// output; it costs no client its connection, and the next line is read.
     async fn send_lines(&self, node: &Arc<Node>) -> Result<(), Failure> {
         let printer = Arc::new(Printer::default());
-        let mut lines = BufReader::new(tokio::io::stdin()).lines();
-        let mut number = 0;
-        while let Some(line) = lines.next_line().await? {
+        let mut input = BufReader::new(tokio::io::stdin());
+        let (mut line, mut number) = (Vec::new(), 0);
+        while input.read_until(b'\n', &mut line).await? > 0 {
             number += 1;
-            if line.trim().is_empty() {
+            let said = std::mem::take(&mut line);
+            if said.trim_ascii().is_empty() {
                 continue;
             }
-            match printer.message(&line, number, self.ack_within) {
+            match printer.message(&said, number, self.ack_within) {
                 Ok(outgoing) => {
                     let ticket = outgoing.ticket;
                     // Drained, or Redis cannot be asked where the user is: nothing was sent.
@@ -260,14 +262,41 @@ impl Hub {
                         printer.settle(&[(ticket, Answer::Unavailable)]);
                     }
                 }
-                Err(why) => {
-                    let what = format!("line {number} is no message");
-                    return Err(Failure::new("P1107", what).because(why).of_usage());
+                Err(refused) => {
+                    tracing::warn!("P1107: line {number} is no message: {}", refused.why);
+                    print(&[refused.line(number)]);
                 }
             }
         }
         std::future::pending().await
     }
+}
+
+/// A line that is no message, and why.
+struct RefusedLine {
+    /// For whom it was to be, and under which name, where it says so.
+    named: Option<(String, String)>,
+    why: String,
+}
+
+impl RefusedLine {
+    fn line(&self, number: u64) -> Value {
+        let mut line = json!({"line": number, "answer": "refused", "why": self.why});
+        if let Some((user, id)) = &self.named {
+            line["user"] = json!(user);
+            line["id"] = json!(id);
+        }
+        line
+    }
+}
+
+/// Lines of output. Whoever started us may have gone.
+fn print(lines: &[Value]) {
+    let mut out = terminal::out();
+    for line in lines {
+        let _ = writeln!(out, "{line}");
+    }
+    let _ = out.flush();
 }
 
 fn address(text: &str) -> Result<SocketAddr, Failure> {
@@ -301,13 +330,23 @@ struct Printer {
 }
 
 impl Printer {
-    fn message(&self, line: &str, number: u64, ack_within: Duration) -> Result<Outgoing, String> {
-        let line: PushLine = serde_json::from_str(line).map_err(|error| error.to_string())?;
+    fn message(
+        &self,
+        line: &[u8],
+        number: u64,
+        ack_within: Duration,
+    ) -> Result<Outgoing, RefusedLine> {
+        let line: PushLine = serde_json::from_slice(line)
+            .map_err(|error| RefusedLine { named: None, why: error.to_string() })?;
         let id = line.id.unwrap_or_else(|| format!("line-{number}"));
         let payload = line.payload.to_string();
         let limit = potok_hub::Limits::default().message_bytes;
-        let frame = Frame::new(&line.method, &id, payload.as_bytes(), limit)
-            .map_err(|refused| refused.to_string())?;
+        let frame = match Frame::new(&line.method, &id, payload.as_bytes(), limit) {
+            Ok(frame) => frame,
+            Err(refused) => {
+                return Err(RefusedLine { named: Some((line.user, id)), why: refused.to_string() });
+            }
+        };
         let ticket = Ticket(self.next.fetch_add(1, Ordering::Relaxed));
         let user = UserId::new(&line.user);
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
@@ -319,7 +358,7 @@ impl Printer {
 impl Answers for Printer {
     fn settle(&self, answers: &[(Ticket, Answer)]) {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut out = terminal::out();
+        let mut lines = Vec::with_capacity(answers.len());
         for (ticket, answer) in answers {
             let Some((user, id)) = open.remove(ticket) else { continue };
             let answer = match answer {
@@ -328,9 +367,9 @@ impl Answers for Printer {
                 Answer::NoAnswer { .. } => "no_answer",
                 Answer::Unavailable => "unavailable",
             };
-            // Whoever started us may have gone.
-            let _ = writeln!(out, "{}", json!({"user": user, "id": id, "answer": answer}));
+            lines.push(json!({"user": user, "id": id, "answer": answer}));
         }
-        let _ = out.flush();
+        // Under the lock: answers that come at once are lines one after another.
+        print(&lines);
     }
 }

@@ -17,6 +17,8 @@ pub struct Receiver {
     status: Arc<Mutex<u16>>,
     /// How many may be answered; all where there is none.
     answers: Arc<(Mutex<Option<usize>>, Condvar)>,
+    /// Posts that have come whole are taken one at a time.
+    turn: Arc<Mutex<()>>,
     pub url: String,
 }
 
@@ -25,10 +27,16 @@ impl Receiver {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());
         let status = Arc::new(Mutex::new(status));
-        let answers = Arc::default();
-        let receiver = Receiver { posts: Arc::default(), status, answers, url };
+        let (answers, turn) = (Arc::default(), Arc::default());
+        let receiver = Receiver { posts: Arc::default(), status, answers, turn, url };
         let server = receiver.clone();
-        std::thread::spawn(move || listener.incoming().for_each(|s| server.answer(s.unwrap())));
+        // Whoever was frozen between connecting and sending keeps nobody else waiting.
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let server = server.clone();
+                std::thread::spawn(move || server.answer(stream.unwrap()));
+            }
+        });
         receiver
     }
 
@@ -49,6 +57,7 @@ impl Receiver {
         if reader.read_exact(&mut body).is_err() {
             return;
         }
+        let _turn = self.turn.lock().unwrap();
         // What has no key only asks whether somebody is there.
         let status = if key.is_empty() { 405 } else { *self.status.lock().unwrap() };
         if !key.is_empty() {

@@ -97,10 +97,33 @@ fn expected() -> BTreeMap<String, Value> {
             "telegram:tg_505",
             group(
                 "",
-                &["web_app_data", "checklist", "story", "sticker", "location", "venue"],
+                &["web_app_data", "checklist", "story", "sticker", "venue"],
                 &["41", "42", "43", "44", "45"],
                 "Eve",
             ),
+        ),
+        (
+            "telegram:tg_506",
+            group(
+                "/start\n\nlike this\n\nbold 👍 and a link\n\nas they said",
+                &[
+                    "animation",
+                    "audio",
+                    "video",
+                    "video_note",
+                    "document",
+                    "contact",
+                    "dice",
+                    "location",
+                    "poll",
+                ],
+                &["51", "52", "53", "54", "55", "56", "57", "58", "59", "60", "61", "62"],
+                "Fay",
+            ),
+        ),
+        (
+            "telegram:tg_-1004",
+            group("which size?\n\nM\n\nhello all", &[], &["63", "64", "65"], "Fay"),
         ),
         (
             "whatsapp:79991110001",
@@ -117,6 +140,25 @@ fn expected() -> BTreeMap<String, Value> {
                 &["form", "contacts", "order", "audio"],
                 &["wamid.c1", "wamid.c2", "wamid.c3", "wamid.c5", "wamid.c6", "wamid.c7"],
                 "Cem",
+            ),
+        ),
+        (
+            "whatsapp:79991110004",
+            group(
+                "how it opens\n\nthat one\n\nas they said\n\nas everybody says\n\nis it still there?",
+                &["video", "document", "sticker", "image", "location"],
+                &[
+                    "wamid.e31",
+                    "wamid.e32",
+                    "wamid.e33",
+                    "wamid.e34",
+                    "wamid.e35",
+                    "wamid.e36",
+                    "wamid.e37",
+                    "wamid.e38",
+                    "wamid.e39",
+                ],
+                "Dot",
             ),
         ),
     ];

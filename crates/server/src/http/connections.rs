@@ -13,6 +13,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio_util::task::TaskTracker;
 
+use crate::patience::PatientStream;
+
 /// What strangers may use.
 #[derive(Clone, Copy, Debug)]
 pub struct HttpLimits {
@@ -22,6 +24,8 @@ pub struct HttpLimits {
     pub header_time: Duration,
     /// Bytes of headers that one connection may have in memory.
     pub header_bytes: usize,
+    /// How long an answer may wait for a client that does not read. Only for [`serve_http`].
+    pub write_time: Duration,
 }
 
 impl Default for HttpLimits {
@@ -30,6 +34,7 @@ impl Default for HttpLimits {
             connections: 1_024,
             header_time: Duration::from_secs(10),
             header_bytes: 64 << 10,
+            write_time: Duration::from_secs(30),
         }
     }
 }
@@ -37,14 +42,20 @@ impl Default for HttpLimits {
 /// Accepting fails when descriptors run out: that passes.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
-/// Serves until `closing` is true, then lets the requests under way finish.
+/// Serves until `closing` is true, then lets the requests under way finish. Who does not read what is answered is
+/// cut off: connections are few, and one of them would be his for ever.
 pub async fn serve_http(
     listener: TcpListener,
     router: Router,
     limits: HttpLimits,
     closing: watch::Receiver<bool>,
 ) -> io::Result<()> {
-    serve_each(listener, limits, closing, move |stream, _| (stream, router.clone())).await
+    serve_each(listener, limits, closing, move |stream, peer| {
+        let (stream, connection) = PatientStream::of(stream, peer);
+        connection.limit_writes(limits.write_time);
+        (stream, router.clone())
+    })
+    .await
 }
 
 /// The same, with what `prepare` makes of each connection.

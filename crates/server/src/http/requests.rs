@@ -59,8 +59,14 @@ struct RequestTable {
 #[derive(Default)]
 pub(super) struct Requests(Mutex<RequestTable>);
 
+/// True when a repeat of what came then is not recognised any more.
+fn is_old(time: Timestamp, now: Timestamp) -> bool {
+    now.millis_since(time) >= u64::try_from(KEPT.as_millis()).unwrap_or(u64::MAX)
+}
+
 impl Requests {
-    /// What the log knows of the last day.
+    /// What the log knows of the last day. It may have many days: those before are passed over, and a key that
+    /// was used again since is as old as its last request.
     pub async fn read(log: &dyn Log, now: Timestamp) -> Result<Self, Fault> {
         let requests = Requests::default();
         if log.is_shared() {
@@ -72,16 +78,17 @@ impl Requests {
         }
         let mut reader = log.read(TOPIC, ReadFrom::Start).await?;
         while let Some(batch) = reader.next(false).await? {
-            for record in &batch.records {
+            for record in batch.records.iter().filter(|record| !is_old(record.time, now)) {
                 let taken = record.value.as_deref().and_then(|v| serde_json::from_slice(v).ok());
                 let Some(taken): Option<AcceptedRequest> = taken else { continue };
                 let turn = requests.turn(&taken.path, &taken.key, record.time);
                 if let Ok(mut known) = turn.try_lock() {
                     *known = Some(taken);
                 }
+                drop(turn);
+                requests.forget_old(now);
             }
         }
-        requests.forget_old(now);
         Ok(requests)
     }
 
@@ -98,15 +105,17 @@ impl Requests {
         turn
     }
 
-    /// Forgets what is older than a day, and the oldest of too many.
+    /// Forgets what is older than a day, and the oldest of too many. What is being decided stays: its repeats
+    /// have to find it.
     pub fn forget_old(&self, now: Timestamp) {
-        let kept = u64::try_from(KEPT.as_millis()).unwrap_or(u64::MAX);
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        while let Some((time, _)) = known.ages.front() {
-            if now.millis_since(*time) < kept && known.ages.len() <= KEPT_MAX {
-                break;
-            }
-            if let Some((_, id)) = known.ages.pop_front() {
+        for _ in 0..known.ages.len() {
+            let is_one_too_many = known.ages.len() > KEPT_MAX;
+            let goes = |(time, _): &mut (Timestamp, _)| is_one_too_many || is_old(*time, now);
+            let Some((_, id)) = known.ages.pop_front_if(goes) else { break };
+            if known.turns.get(&id).is_some_and(|turn| Arc::strong_count(turn) > 1) {
+                known.ages.push_back((now, id));
+            } else {
                 known.turns.remove(&id);
             }
         }
@@ -129,6 +138,11 @@ impl Requests {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::sync::atomic::{AtomicI64, Ordering};
+
+    use potok_core::Clock;
+    use potok_testkit::memory::MemoryLog;
+
     use super::*;
 
     #[test]
@@ -141,6 +155,68 @@ mod tests {
         let known = requests.0.lock().unwrap();
         let keys: Vec<_> = known.turns.keys().map(|(_, key)| key.as_str()).collect();
         assert_eq!((keys, known.ages.len()), (vec!["new"], 1));
+    }
+
+    #[derive(Default)]
+    struct HandClock(AtomicI64);
+
+    impl Clock for HandClock {
+        fn now(&self) -> Timestamp {
+            Timestamp(self.0.load(Ordering::Relaxed))
+        }
+    }
+
+    const HOUR: i64 = 3_600_000;
+
+    /// What is known at an hour of requests that were taken at others: each a key and a body.
+    async fn known(taken: Vec<(i64, Vec<(String, &str)>)>, now: i64) -> Requests {
+        let clock = Arc::new(HandClock::default());
+        let log = MemoryLog::new(clock.clone());
+        for (hour, requests) in taken {
+            clock.0.store(hour * HOUR, Ordering::Relaxed);
+            let requests = requests.into_iter().map(|(key, body)| {
+                let (path, body) = ("/a".to_owned(), body.to_owned());
+                AcceptedRequest { path, key, body, records: 1 }.output().unwrap()
+            });
+            log.append(&requests.collect::<Vec<_>>()).await.unwrap();
+        }
+        Requests::read(&log, Timestamp(now * HOUR)).await.unwrap()
+    }
+
+    /// A process that did not stop would know the second request too.
+    #[tokio::test]
+    async fn a_key_that_was_used_again_is_as_old_as_its_last_request() {
+        let key = || "k".to_owned();
+        let taken = vec![(0, vec![(key(), "one")]), (25, vec![(key(), "two")])];
+        let requests = known(taken, 26).await;
+        let turn = requests.turn("/a", "k", Timestamp(26 * HOUR));
+        let known = turn.lock().await.clone().unwrap();
+        assert_eq!(known.body, "two");
+    }
+
+    /// The log keeps requests for longer than they are recognised, and all that it has would fill the memory.
+    #[tokio::test]
+    async fn a_start_keeps_no_more_in_memory_than_the_process_does() {
+        let many = || (0..250_000).map(|n| (n.to_string(), "b")).collect();
+        for (now, kept) in [(1, KEPT_MAX), (24, 0)] {
+            let requests = known(vec![(0, many())], now).await;
+            let table = requests.0.lock().unwrap();
+            assert_eq!((table.turns.len(), table.ages.len()), (kept, kept));
+            // Room once taken is kept, so it tells how many there were at most.
+            assert!(table.ages.capacity() < 2 * KEPT_MAX, "{}", table.ages.capacity());
+        }
+    }
+
+    #[test]
+    fn what_is_being_decided_is_not_forgotten_for_others() {
+        let requests = Requests::default();
+        let waiting = requests.turn("/a", "first", Timestamp(0));
+        for n in 0..=KEPT_MAX {
+            drop(requests.turn("/a", &n.to_string(), Timestamp(0)));
+            requests.forget_old(Timestamp(0));
+        }
+        assert_eq!(requests.0.lock().unwrap().turns.len(), KEPT_MAX);
+        assert!(Arc::ptr_eq(&waiting, &requests.turn("/a", "first", Timestamp(1))));
     }
 
     #[test]

@@ -146,8 +146,8 @@ impl From<ListSource> for Input {
 }
 
 /// Records that other programs send by HTTP POST: an array of JSON objects, or objects one after
-/// another, such as one to a line. They are appended to a topic, all of a request or none, and the answer comes
-/// when they are durable. `potok send` feeds the same topic.
+/// another, such as one to a line; up to 16 MiB and 200,000 records. They are appended to a topic, all of a request
+/// or none, and the answer comes when they are durable. `potok send` feeds the same topic.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct HttpSource {
@@ -166,7 +166,7 @@ pub(crate) struct HttpSource {
     pub key: Option<Expression>,
     /// A record for each element of these arrays instead of one for an object: the object with only that
     /// element in them. An object without them is one record, and so is one whose records together were
-    /// much larger than it (4 MiB, or twice as large).
+    /// much larger than it (4 MiB, or twice as large). All that is made of a body may hold 32 MiB.
     ///
     /// Example: `each: ".entry[].changes[].value.messages[]"`
     pub each: Option<EachPath>,

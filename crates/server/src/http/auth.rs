@@ -45,6 +45,15 @@ pub(super) fn challenge(token: &str, uri: &Uri) -> Option<String> {
 }
 
 impl HttpAuth {
+    /// True where the headers alone show that a request may not be taken, so that its body need not be
+    /// waited for, and takes nobody's room.
+    pub(super) fn refuses_unseen(&self, headers: &HeaderMap) -> bool {
+        match self {
+            HttpAuth::Secret { .. } => !self.accepts(headers, &[]),
+            HttpAuth::Signature { header, .. } => !headers.contains_key(header),
+        }
+    }
+
     /// True for a request that may be taken. Takes as long for a nearly right secret as for a
     /// wrong one.
     pub(super) fn accepts(&self, headers: &HeaderMap, body: &[u8]) -> bool {

@@ -1,12 +1,16 @@
 //! What a body holds: an array of objects, or objects one after another, mostly one to a line.
 //!
-//! The format is told by the content, whatever `Content-Type` says. Each record gets exactly the
-//! bytes of its element, so that what arrives as an array and what arrives as lines is the same.
+//! The format is told by the content, whatever `Content-Type` says. Each object is shown with exactly the
+//! bytes of its element, so that what arrives as an array and what arrives as lines is the same. Nothing that was
+//! shown is kept: objects can be told to be too many before there is anything of them in memory but the body.
 
 use std::io::Read;
+use std::ops::ControlFlow;
 
 use axum::body::Bytes;
 use serde_json::value::RawValue;
+
+use super::raw;
 
 /// What a body may hold, unpacked.
 pub(super) const BYTES_MAX: usize = 16 << 20;
@@ -16,20 +20,33 @@ pub(super) const BYTES_MAX: usize = 16 << 20;
 pub(super) enum BadBody {
     /// It is not what it should be; says where.
     Content(String),
+    /// It is more than one request may bring; says of what.
+    TooMuch(String),
+}
+
+impl BadBody {
     /// It is larger than [`BYTES_MAX`].
-    TooLarge,
+    pub fn too_large() -> Self {
+        BadBody::TooMuch(format!("a body may hold {} MiB, unpacked", BYTES_MAX >> 20))
+    }
 }
 
 /// The body as it was before its sender packed it.
 pub(super) fn unpack(encoding: Option<&str>, body: Bytes) -> Result<Bytes, BadBody> {
     match encoding.map(str::trim) {
-        None | Some("" | "identity") => Ok(body),
-        Some("gzip") => {
+        None | Some("") => Ok(body),
+        Some(name) if name.eq_ignore_ascii_case("identity") => Ok(body),
+        Some(name) if name.eq_ignore_ascii_case("gzip") => {
             let mut unpacked = Vec::new();
             let unpacking = flate2::read::MultiGzDecoder::new(&*body);
             let read = unpacking.take(BYTES_MAX as u64 + 1).read_to_end(&mut unpacked);
             read.map_err(|error| BadBody::Content(format!("the gzip data is broken: {error}")))?;
-            if unpacked.len() > BYTES_MAX { Err(BadBody::TooLarge) } else { Ok(unpacked.into()) }
+            if unpacked.len() > BYTES_MAX {
+                return Err(BadBody::too_large());
+            }
+            // The records keep it for as long as they are in memory.
+            unpacked.shrink_to_fit();
+            Ok(unpacked.into())
         }
         Some(other) => {
             Err(BadBody::Content(format!("`Content-Encoding: {other}` is not known; use gzip")))
@@ -37,68 +54,99 @@ pub(super) fn unpack(encoding: Option<&str>, body: Bytes) -> Result<Bytes, BadBo
     }
 }
 
-/// The objects of a body, each with its exact bytes; at least one.
-pub(super) fn elements(body: &Bytes) -> Result<Vec<Bytes>, BadBody> {
+/// How the objects of a body stand in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Layout {
+    /// In an array.
+    Array,
+    /// On lines of their own, or several on one.
+    Lines,
+    /// One after another, over any number of lines.
+    Values,
+}
+
+/// What is called for each object, until it refuses the body.
+type Visit<'v, 't> = &'v mut dyn FnMut(&'t str) -> Result<(), BadBody>;
+
+/// A body as text.
+pub(super) fn text(body: &Bytes) -> Result<&str, BadBody> {
     let text = std::str::from_utf8(body).map_err(|error| {
         let line = line_of(body, error.valid_up_to());
         BadBody::Content(format!("line {line}: not UTF-8"))
     })?;
     // Some programs mark a text as UTF-8.
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let found = match text.bytes().find(|byte| !byte.is_ascii_whitespace()) {
-        Some(b'[') => of_array(body, text)?,
-        Some(_) => of_lines(body, text)?,
+    Ok(text.strip_prefix('\u{feff}').unwrap_or(text))
+}
+
+/// Looks at a whole body: how its objects stand in it, and what `add` makes of them; there is at least one.
+pub(super) fn look_over<T: Default>(
+    text: &str,
+    mut add: impl FnMut(&mut T, &str) -> Result<(), BadBody>,
+) -> Result<(Layout, T), BadBody> {
+    let mut look = |layout: Layout| {
+        let (mut sum, mut is_empty) = (T::default(), true);
+        let read = layout.each_object(text, &mut |object| {
+            is_empty = false;
+            add(&mut sum, object)
+        });
+        (read, is_empty, sum)
+    };
+    let first = text.bytes().find(|byte| !byte.is_ascii_whitespace());
+    let layout = match first {
+        Some(b'[') => Layout::Array,
+        Some(_) => Layout::Lines,
         None => return Err(BadBody::Content("the body is empty".to_owned())),
     };
-    if found.is_empty() {
-        return Err(BadBody::Content("the array is empty".to_owned()));
-    }
-    Ok(found)
-}
-
-fn of_array(body: &Bytes, text: &str) -> Result<Vec<Bytes>, BadBody> {
-    let elements: Vec<&RawValue> =
-        serde_json::from_str(text).map_err(|error| of_json(&error, 0))?;
-    let mut found = Vec::with_capacity(elements.len());
-    for (index, element) in elements.into_iter().enumerate() {
-        if !element.get().starts_with('{') {
-            let what = format!("element {} of the array is not an object", index + 1);
-            return Err(BadBody::Content(what));
+    match look(layout) {
+        (Ok(()), true, _) => Err(BadBody::Content("the array is empty".to_owned())),
+        (Ok(()), false, sum) => Ok((layout, sum)),
+        // Where the first line holds no whole value, the text is one or several over many lines.
+        (Err(BadBody::Content(by_line)), is_empty, _) if layout == Layout::Lines => {
+            match look(Layout::Values) {
+                (Ok(()), _, sum) => Ok((Layout::Values, sum)),
+                (Err(BadBody::Content(_)), ..) if !is_empty => Err(BadBody::Content(by_line)),
+                (Err(error), ..) => Err(error),
+            }
         }
-        found.push(body.slice_ref(element.get().as_bytes()));
+        (Err(error), ..) => Err(error),
     }
-    Ok(found)
 }
 
-/// Objects one after another: mostly one to a line, so that is how a wrong one is named; but several
-/// may share a line, and one may take several.
-fn of_lines(body: &Bytes, text: &str) -> Result<Vec<Bytes>, BadBody> {
-    let mut found = Vec::new();
-    let mut bad = None;
-    for (index, line) in text.lines().enumerate() {
-        if let Err(error) = add_values(body, line, index, &mut found) {
-            bad = Some(error);
-            break;
+impl Layout {
+    /// Shows each object of a text that stands like this, with its exact bytes.
+    pub fn each_object<'t>(self, text: &'t str, visit: Visit<'_, 't>) -> Result<(), BadBody> {
+        match self {
+            Layout::Array => of_array(text, visit),
+            Layout::Lines => {
+                let mut lines = text.lines().enumerate();
+                lines.try_for_each(|(index, line)| of_values(line, index, visit))
+            }
+            Layout::Values => of_values(text, 0, visit),
         }
     }
-    let Some(bad) = bad else { return Ok(found) };
-    // Where the first line holds no whole value, the text is one or several over many lines.
-    let is_by_line = !found.is_empty();
-    found.clear();
-    match add_values(body, text, 0, &mut found) {
-        Ok(()) => Ok(found),
-        Err(_) if is_by_line => Err(bad),
-        Err(error) => Err(error),
+}
+
+fn of_array<'t>(text: &'t str, visit: Visit<'_, 't>) -> Result<(), BadBody> {
+    let (mut count, mut bad) = (0_usize, None);
+    let read = raw::each_element(text, |element| {
+        count += 1;
+        let visited = match element.starts_with('{') {
+            true => visit(element),
+            false => {
+                Err(BadBody::Content(format!("element {count} of the array is not an object")))
+            }
+        };
+        bad = visited.err();
+        if bad.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    match bad {
+        Some(bad) => Err(bad),
+        None => read.map_err(|error| of_json(&error, 0)),
     }
 }
 
-/// Adds the objects of a part of a body that stands behind so many lines.
-fn add_values(
-    body: &Bytes,
-    part: &str,
-    lines_before: usize,
-    found: &mut Vec<Bytes>,
-) -> Result<(), BadBody> {
+/// Shows the objects of a part of a body that stands behind so many lines.
+fn of_values<'t>(part: &'t str, lines_before: usize, visit: Visit<'_, 't>) -> Result<(), BadBody> {
     let mut values = serde_json::Deserializer::from_str(part).into_iter::<&RawValue>();
     while let Some(value) = values.next() {
         let value = value.map_err(|error| of_json(&error, lines_before))?;
@@ -107,7 +155,7 @@ fn add_values(
             let line = lines_before + line_of(part.as_bytes(), before);
             return Err(BadBody::Content(format!("line {line}: not an object")));
         }
-        found.push(body.slice_ref(value.get().as_bytes()));
+        visit(value.get())?;
     }
     Ok(())
 }
@@ -132,13 +180,28 @@ mod tests {
 
     use super::*;
 
+    fn elements(body: &[u8]) -> Result<Vec<String>, BadBody> {
+        let body = Bytes::copy_from_slice(body);
+        let text = text(&body)?;
+        let (layout, found) = look_over(text, |found: &mut Vec<String>, object| {
+            found.push(object.to_owned());
+            Ok(())
+        })?;
+        let mut again = Vec::new();
+        layout.each_object(text, &mut |object| {
+            again.push(object.to_owned());
+            Ok(())
+        })?;
+        assert_eq!(found, again, "as they were looked at");
+        Ok(found)
+    }
+
     fn all(text: &str) -> Vec<String> {
-        let found = elements(&Bytes::copy_from_slice(text.as_bytes())).unwrap();
-        found.iter().map(|element| String::from_utf8(element.to_vec()).unwrap()).collect()
+        elements(text.as_bytes()).unwrap()
     }
 
     fn refused(text: &[u8]) -> String {
-        match elements(&Bytes::copy_from_slice(text)) {
+        match elements(text) {
             Err(BadBody::Content(what)) => what,
             other => panic!("{other:?}"),
         }
@@ -183,6 +246,19 @@ mod tests {
         assert!(refused(b"[{}] {}").contains("trailing"));
     }
 
+    /// Whoever counts them sees no more of the body than he wants to.
+    #[test]
+    fn a_body_that_was_refused_is_not_looked_at_further() {
+        for text in ["{}{}\n{} x", "[{},{},{}, x", "{\n}{}{} x", "{}\n{}\n{}\nx"] {
+            let mut count = 0;
+            let looked = look_over(text, |(), _| {
+                count += 1;
+                if count < 3 { Ok(()) } else { Err(BadBody::too_large()) }
+            });
+            assert_eq!((looked, count), (Err(BadBody::too_large()), 3), "{text}");
+        }
+    }
+
     #[test]
     fn packed_bodies_are_bounded_unpacked() {
         let pack = |bytes: &[u8]| {
@@ -191,7 +267,11 @@ mod tests {
             Bytes::from(packed.finish().unwrap())
         };
         assert_eq!(unpack(Some("gzip"), pack(b"{}")).unwrap(), "{}");
-        assert_eq!(unpack(Some("gzip"), pack(&vec![b' '; BYTES_MAX + 1])), Err(BadBody::TooLarge));
+        assert_eq!(unpack(Some(" GZIP"), pack(b"{}")).unwrap(), "{}");
+        assert_eq!(
+            unpack(Some("gzip"), pack(&vec![b' '; BYTES_MAX + 1])),
+            Err(BadBody::too_large())
+        );
         assert!(unpack(Some("gzip"), Bytes::from_static(b"{}")).is_err());
         assert!(unpack(Some("br"), Bytes::from_static(b"{}")).is_err());
         assert_eq!(unpack(None, Bytes::from_static(b"{}")).unwrap(), "{}");

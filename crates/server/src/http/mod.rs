@@ -9,6 +9,8 @@ mod auth;
 mod body;
 mod connections;
 mod each;
+mod raw;
+mod records;
 mod requests;
 mod source;
 

@@ -11,16 +11,16 @@ use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, RETRY_AFTER, X_CONTEN
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
-use potok_core::{Clock, Fault, Headers, Log, Output};
-use potok_expr::json::Parser;
-use potok_expr::{Scope, Template};
+use potok_core::{Clock, Fault, Log, Output};
+use potok_expr::Template;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::auth::{self, HttpAuth};
-use super::body::{BYTES_MAX, BadBody, elements, unpack};
-use super::each::{EachStep, parted};
+use super::body::{BYTES_MAX, BadBody, unpack};
+use super::each::EachStep;
+use super::records::{COST_MAX, RecordCount};
 use super::requests::{AcceptedRequest, Requests};
 use crate::{ApiError, error, request};
 
@@ -44,10 +44,13 @@ pub struct HttpSource {
     pub verify: Option<String>,
 }
 
-/// Bytes of bodies in memory at once.
+/// Bytes of bodies in memory at once, as they came and unpacked.
 const BODIES_BYTES_MAX: usize = 128 << 20;
-/// The budget for bodies is counted in units of this size.
-const BODY_UNIT: usize = 4 << 10;
+/// What the records made of them may cost at once. Those of one body always fit.
+const RECORDS_COST_MAX: usize = 144 << 20;
+const _: () = assert!(COST_MAX < RECORDS_COST_MAX);
+/// Both budgets are counted in units of this size.
+const ROOM_UNIT: usize = 4 << 10;
 /// How long a request waits for room before its sender is asked to come back.
 const ROOM_WAIT: Duration = Duration::from_secs(5);
 /// A body that has not arrived by then gives its room back.
@@ -71,6 +74,9 @@ struct SourcesInner {
     sources: Vec<Arc<Route>>,
     requests: Requests,
     bodies: Arc<Semaphore>,
+    /// Who has room for a body may wait for room here, and nobody the other way round: so nobody waits in a
+    /// circle.
+    records: Arc<Semaphore>,
 }
 
 struct Route {
@@ -125,8 +131,10 @@ impl HttpSources {
         let route =
             |source| Arc::new(Route { source, answers: Default::default(), records: 0.into() });
         let sources = sources.into_iter().map(route).collect();
-        let bodies = Arc::new(Semaphore::new(BODIES_BYTES_MAX / BODY_UNIT));
-        Ok(HttpSources { inner: Arc::new(SourcesInner { log, clock, sources, requests, bodies }) })
+        let room = |bytes: usize| Arc::new(Semaphore::new(bytes / ROOM_UNIT));
+        let (bodies, records) = (room(BODIES_BYTES_MAX), room(RECORDS_COST_MAX));
+        let inner = SourcesInner { log, clock, sources, requests, bodies, records };
+        Ok(HttpSources { inner: Arc::new(inner) })
     }
 
     /// Their routes. Paths come from files: they are compared as they are, none is a pattern.
@@ -237,19 +245,22 @@ impl SourcesInner {
             }
             key => key.map(str::to_owned),
         };
+        if source.auth.as_ref().is_some_and(|auth| auth.refuses_unseen(headers)) {
+            return Err(unproven());
+        }
         let (body, mut room) = self.body(headers, body).await?;
         if source.auth.as_ref().is_some_and(|auth| !auth.accepts(headers, &body)) {
-            let what = "the request does not prove who sent it";
-            return Err(ApiError::new(StatusCode::UNAUTHORIZED, "P0541", what)
-                .hint("send the secret or the signature that `auth` of the source asks for"));
+            return Err(unproven());
         }
-        let outputs = outputs(source, text(CONTENT_ENCODING.as_str()), &body)?;
-        let unpacked: usize = outputs.iter().map(Output::bytes).sum();
-        give_back(&mut room, body.len() + unpacked);
+        let body = unpack(text(CONTENT_ENCODING.as_str()), body).map_err(refused)?;
+        give_back(&mut room, body.len());
+        let count = RecordCount::of(&body, &source.each).map_err(refused)?;
+        let records_room = room_of(&self.records, count.cost()).await?;
+        let outputs = count.outputs(&body, source).map_err(refused)?;
         // Goes on when the sender hangs up: what was begun is finished and remembered. What waits
         // for the log keeps its room, so that senders who come again cannot fill the memory.
         let taking = tokio::spawn(async move {
-            let _room = room;
+            let _room = (room, records_room);
             self.append(&route.source, idempotency_key, &body, outputs).await
         });
         match tokio::time::timeout(DURABLE_MAX, taking).await {
@@ -275,30 +286,26 @@ impl SourcesInner {
         let length = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
         let length = length.and_then(|text| text.parse::<usize>().ok()).unwrap_or(BYTES_MAX);
         if length > BYTES_MAX {
-            return Err(too_large());
+            return Err(refused(BadBody::too_large()));
         }
-        // As it came, and as records. How large it is unpacked nobody knows yet.
+        // How large it is unpacked nobody knows yet.
         let packed = headers.get(CONTENT_ENCODING).is_some_and(|encoding| encoding != "identity");
-        let records = if packed { BYTES_MAX } else { length };
-        let room = self.bodies.clone().acquire_many_owned(units(length + records));
-        let room = tokio::time::timeout(ROOM_WAIT, room).await;
-        let Ok(Ok(room)) = room else {
-            let what = "too many requests are under way";
-            return Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "P0542", what));
-        };
+        let unpacked = if packed { BYTES_MAX } else { 0 };
+        let room = room_of(&self.bodies, length + unpacked).await?;
         let arrival = tokio::time::timeout(ARRIVAL_MAX, request::whole(body, BYTES_MAX));
         let body = arrival.await.map_err(|_| {
             let what = "the body of the request did not arrive in time";
             ApiError::new(StatusCode::REQUEST_TIMEOUT, "P0540", what)
         })?;
         let body = body.map_err(|error| match error.status {
-            StatusCode::PAYLOAD_TOO_LARGE => too_large(),
+            StatusCode::PAYLOAD_TOO_LARGE => refused(BadBody::too_large()),
             _ => error,
         })?;
         Ok((body, room))
     }
 
-    /// Appends what a request brought, once for each `Idempotency-Key`.
+    /// Appends what a request brought, once for each `Idempotency-Key`. A repeat has the same body, however it
+    /// was packed this time.
     async fn append(
         &self,
         source: &HttpSource,
@@ -347,16 +354,33 @@ impl SourcesInner {
             let status = ApiError::from(fault.clone()).status;
             let refused = status == StatusCode::PAYLOAD_TOO_LARGE;
             let status = if refused { status } else { StatusCode::SERVICE_UNAVAILABLE };
-            let mut error = ApiError::new(status, "P0544", "the log did not take the records");
+            let what = match self.log.is_shared() {
+                // Each record is by itself there.
+                true => "the log did not take all of the records, and may have taken some",
+                false => "the log did not take the records",
+            };
+            let mut error = ApiError::new(status, "P0544", what);
             error.body.hint = fault.hint.as_ref().map(ToString::to_string);
             error.because(fault)
         })
     }
 }
 
-/// What so many bytes take of the budget.
+/// Room for so many bytes; who finds none is asked to come back.
+async fn room_of(budget: &Arc<Semaphore>, bytes: usize) -> Result<OwnedSemaphorePermit, ApiError> {
+    let room = budget.clone().acquire_many_owned(units(bytes));
+    match tokio::time::timeout(ROOM_WAIT, room).await {
+        Ok(Ok(room)) => Ok(room),
+        _ => {
+            let what = "too many requests are under way";
+            Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "P0542", what))
+        }
+    }
+}
+
+/// What so many bytes take of a budget.
 fn units(bytes: usize) -> u32 {
-    u32::try_from(bytes / BODY_UNIT + 1).unwrap_or(u32::MAX)
+    u32::try_from(bytes / ROOM_UNIT + 1).unwrap_or(u32::MAX)
 }
 
 /// Gives back what is more than so many bytes take.
@@ -365,48 +389,21 @@ fn give_back(room: &mut OwnedSemaphorePermit, bytes: usize) {
     drop(room.split(room.num_permits().saturating_sub(needed)));
 }
 
-fn outputs(
-    source: &HttpSource,
-    encoding: Option<&str>,
-    body: &Bytes,
-) -> Result<Vec<Output>, ApiError> {
-    let refused = |bad: BadBody| match bad {
-        BadBody::TooLarge => too_large(),
+fn unproven() -> ApiError {
+    let what = "the request does not prove who sent it";
+    ApiError::new(StatusCode::UNAUTHORIZED, "P0541", what)
+        .hint("send the secret or the signature that `auth` of the source asks for")
+}
+
+fn refused(bad: BadBody) -> ApiError {
+    match bad {
+        BadBody::TooMuch(what) => ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "P0505", what)
+            .hint("send fewer records per request"),
         BadBody::Content(cause) => {
             let what = "the body cannot be read; nothing of it was taken";
             ApiError::new(StatusCode::BAD_REQUEST, "P0540", what)
                 .because(cause)
                 .hint("send an array of JSON objects, or objects one after another, such as one to a line")
         }
-    };
-    let body = unpack(encoding, body.clone()).map_err(refused)?;
-    let mut parser = Parser::new();
-    let mut outputs = Vec::new();
-    let elements = elements(&body).map_err(refused)?;
-    for value in elements.into_iter().flat_map(|value| parted(value, &source.each)) {
-        let key = source.key.as_ref().and_then(|key| {
-            key.eval_bytes(&Scope {
-                value: parser.parse(&value).ok(),
-                key: None,
-                headers: &Headers::none(),
-                topic: &source.topic,
-                id: None,
-                receiver: None,
-            })
-        });
-        outputs.push(Output {
-            topic: source.topic.clone(),
-            partition: None,
-            key,
-            headers: Headers::none(),
-            value: Some(value),
-        });
     }
-    Ok(outputs)
-}
-
-fn too_large() -> ApiError {
-    let what = format!("a body may hold {} MiB, unpacked", BYTES_MAX >> 20);
-    ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "P0505", what)
-        .hint("send fewer records per request")
 }

@@ -125,7 +125,8 @@ impl Check {
         let good = |pipeline: &LoadedFile<Pipeline>| CheckedFile {
             file: pipeline.file.clone(),
             pipeline: Some(pipeline.name.to_string()),
-            warnings: pipeline.warnings.clone(),
+            warnings: [&*pipeline.warnings, &*wire::unseen_repeats(pipeline, &connections)]
+                .concat(),
         };
         let settings = settings.into_iter();
         let settings =

@@ -23,7 +23,7 @@ use potok_flow::{Plan, Retry};
 
 use crate::failure::Failure;
 use crate::registry::registry;
-pub use http::http_sources;
+pub use http::{http_sources, unseen_repeats};
 
 /// Reads pipeline files; all problems of all files at once.
 pub fn load(files: &[PathBuf]) -> Result<Vec<LoadedFile<Pipeline>>, Failure> {

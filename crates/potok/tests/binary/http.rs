@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use serde_json::Value;
 
 use crate::posting::{listener, post_to};
-use crate::process::{Home, Running};
+use crate::process::{Home, Running, run};
 use crate::wait;
 use crate::walk::{DONE, Guide, Walk};
 
@@ -49,6 +49,17 @@ fn what_was_answered_survives_a_kill_and_a_repeat_is_known_afterwards() {
     let line = "potok_http_requests_total{pipeline=\"carts\",path=\"/carts\",status=\"400\"} 1";
     assert!(metrics.contains(line), "{metrics}");
     assert!(running.stop().success());
+}
+
+/// Nothing has to be there for that: it is told before anything runs.
+#[test]
+fn check_warns_of_repeats_that_kafka_would_take_twice() {
+    let home = Home::new();
+    home.settings("log: kafka://127.0.0.1:9\n");
+    fs::write(home.path().join("carts.yaml"), CARTS).unwrap();
+    let checked = run(home.command(["check", "carts.yaml"]), b"").good();
+    assert!(checked.stderr.contains("warning[P0546]"), "{}", checked.stderr);
+    assert!(checked.text().contains("1 file: no error, 1 warning"), "{}", checked.text());
 }
 
 const INSTEAD: [(&str, &str); 2] =

@@ -36,9 +36,24 @@ impl RunningHub {
     }
 
     fn logging(home: &Home, more: &[&str], log: Stdio) -> Self {
+        RunningHub::of(RunningHub::command(home, more), log)
+    }
+
+    /// One that is told of its Redis as the guide has it.
+    fn on(redis: &Redis, home: &Home, more: &[&str]) -> Self {
+        let mut command = RunningHub::command(home, more);
+        command.env("POTOK_HUB_REDIS", redis.url());
+        RunningHub::of(command, Stdio::inherit())
+    }
+
+    fn command(home: &Home, more: &[&str]) -> Command {
         let data = home.path().to_str().unwrap();
         let mut command = potok(["hub", "--json", "--listen", "127.0.0.1:0", "--data-dir", data]);
         command.args(["--admin", "127.0.0.1:0"]).args(more).current_dir(home.path());
+        command
+    }
+
+    fn of(mut command: Command, log: Stdio) -> Self {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
         let mut hub = Hub(command.spawn().unwrap());
         let input = hub.0.stdin.take().unwrap();
@@ -180,7 +195,7 @@ fn hubs_on_one_redis_are_one_hub() {
     let acknowledged = until(&mut a, "acknowledged", &["nobody", "no_answer"]);
     assert_eq!(alice.message()["id"], format!("m-{acknowledged}"));
 
-    let metrics = run_metrics(&a.admin);
+    let metrics = get(&a.admin, "/metrics");
     for line in [
         "potok_hub_connections{hub=\"notifications\",transport=\"WebSockets\",protocol=\"json\"} 2",
         "potok_hub_users{hub=\"notifications\"} 2",
@@ -199,12 +214,149 @@ fn hubs_on_one_redis_are_one_hub() {
     assert!(refused.stderr.contains("P1110"), "{}", refused.stderr);
 }
 
-fn run_metrics(admin: &str) -> String {
-    let mut stream = std::net::TcpStream::connect(admin).unwrap();
-    write!(stream, "GET /metrics HTTP/1.1\r\nHost: {admin}\r\nConnection: close\r\n\r\n").unwrap();
+fn get(address: &str, path: &str) -> String {
+    ask(address, "GET", path, &[])
+}
+
+/// One request, and all that is answered.
+fn ask(address: &str, method: &str, path: &str, headers: &[String]) -> String {
+    let mut stream = std::net::TcpStream::connect(address).unwrap();
+    let mut head = format!("{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n");
+    for header in headers {
+        head.push_str(&format!("{header}\r\n"));
+    }
+    write!(stream, "{head}Content-Length: 0\r\n\r\n").unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
     text
+}
+
+/// Where a hub's clients go: its address, and the path.
+fn parts(url: &str) -> (&str, String) {
+    let (address, path) = url.strip_prefix("http://").unwrap().split_once('/').unwrap();
+    (address, format!("/{path}"))
+}
+
+fn mint(home: &Home, user: &str) -> String {
+    let data = home.path().to_str().unwrap();
+    let minted = run(potok(["token", "mint", "--sub", user, "--data-dir", data]), b"").good();
+    minted.text().trim().to_owned()
+}
+
+/// The commands of the guide, in its order, each on addresses of the test's own. One that is new or
+/// changed has to be walked too.
+#[test]
+fn the_guide_is_walked() {
+    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guides/hub.md");
+    let guide = std::fs::read_to_string(guide).unwrap();
+    let block = |language: &str| -> Vec<&str> {
+        let (begin, mut inside) = (format!("```{language}"), false);
+        let is_shown = |line: &&str| {
+            let was_inside = inside;
+            inside = *line == begin || (inside && *line != "```");
+            was_inside && inside
+        };
+        guide.lines().filter(is_shown).collect()
+    };
+    let sh: Vec<_> = block("sh").iter().map(|line| line.split("  ").next().unwrap()).collect();
+    let walked = [
+        "potok hub",
+        "potok token mint --sub alice",
+        "potok listen --user alice",
+        "potok hub who",
+        "potok hub disconnect alice",
+        "curl http://127.0.0.1:7603/metrics",
+    ];
+    assert_eq!(sh, walked, "what is new is walked too");
+    for inline in [
+        "`potok token check -`",
+        "`POTOK_HUB_REDIS=redis://127.0.0.1:6379 potok hub`",
+        "`--trusted-proxy 10.0.0.0/8`",
+        "`--origin https://app.example.com`",
+        "`--websockets-only`",
+        "`--sticky`",
+    ] {
+        assert!(guide.contains(inline), "{inline}");
+    }
+    let home = Home::new();
+    let data = home.path().to_str().unwrap();
+    let mut hub = RunningHub::start(&home, &[]);
+    let token = mint(&home, "alice");
+    let checked = run(potok(["token", "check", "-", "--data-dir", data]), token.as_bytes()).good();
+    assert!(checked.text().contains("good: user alice"), "{}", checked.text());
+    let mut alice = Listening::start(&home, &hub.url);
+    // The message of the guide, and the answer it promises.
+    let [said, promised] = block("text")[..] else { panic!("a message and its answer") };
+    writeln!(hub.input, "{said}").unwrap();
+    let answer: Value = serde_json::from_str(&hub.output.next().unwrap().unwrap()).unwrap();
+    assert_eq!(answer, serde_json::from_str::<Value>(promised).unwrap());
+    assert_eq!(alice.message()["payload"], json!({"text": "hi"}));
+    let who = run(potok(["hub", "who", "--admin", &hub.admin]), b"").good();
+    assert!(who.text().contains("alice"), "{}", who.text());
+    let kicked = run(potok(["hub", "disconnect", "alice", "--admin", &hub.admin]), b"").good();
+    assert_eq!(kicked.text().trim(), "closed 1");
+    while alice.output.next().is_some() {}
+    // The tokens she has are refused from now on.
+    let (address, path) = parts(&hub.url);
+    let negotiate = format!("{path}/negotiate?negotiateVersion=1");
+    let refused = ask(address, "POST", &negotiate, &[format!("Authorization: Bearer {token}")]);
+    assert!(refused.starts_with("HTTP/1.1 401"), "{refused}");
+    let metrics = get(&hub.admin, "/metrics");
+    for family in
+        ["connections", "users", "sent_messages_total", "answers_total", "slow_clients_total"]
+    {
+        assert!(metrics.contains(&format!("\npotok_hub_{family}{{")), "{family}: {metrics}");
+    }
+    assert!(get(&hub.admin, "/ready").starts_with("HTTP/1.1 200"));
+}
+
+/// Several nodes as the guide starts them, and what they offer to clients.
+#[test]
+fn nodes_find_each_other_where_the_environment_says() {
+    let (home, redis) = (Home::new(), Redis::start());
+    let mut a = RunningHub::on(&redis, &home, &["--sticky"]);
+    let b = RunningHub::on(&redis, &home, &[]);
+    let mut alice = Listening::start(&home, &b.url);
+    let mut id = 1;
+    while a.send(id) != "acknowledged" {
+        id += 1;
+    }
+    assert_eq!(alice.message()["id"], format!("m-{id}"));
+    let token = format!("Authorization: Bearer {}", mint(&home, "alice"));
+    for (hub, offers_all) in [(&a, true), (&b, false)] {
+        let (address, path) = parts(&hub.url);
+        let negotiate = format!("{path}/negotiate?negotiateVersion=1");
+        let said = ask(address, "POST", &negotiate, std::slice::from_ref(&token));
+        assert!(said.contains("\"WebSockets\""), "{said}");
+        assert_eq!(said.contains("\"LongPolling\""), offers_all, "{said}");
+        assert_eq!(said.contains("\"ServerSentEvents\""), offers_all, "{said}");
+    }
+}
+
+/// What a proxy says of a page's address counts where the proxy is named, and only there.
+#[test]
+fn pages_behind_a_named_proxy_are_the_hubs_own() {
+    let home = Home::new();
+    let forwarded = ["X-Forwarded-Proto: https", "X-Forwarded-Host: app.example.com"];
+    let origin = |page: &str| format!("Origin: {page}");
+    for (more, page, is_let_in) in [
+        (&[][..], "https://app.example.com", false),
+        (&["--trusted-proxy", "10.0.0.0/8"], "https://app.example.com", false),
+        (&["--trusted-proxy", "127.0.0.0/8"], "https://app.example.com", true),
+        (&["--trusted-proxy", "127.0.0.0/8"], "https://other.example.com", false),
+        (&["--origin", "https://app.example.com"], "https://app.example.com", true),
+        (&["--origin", "https://app.example.com"], "https://other.example.com", false),
+    ] {
+        let hub = RunningHub::start(&home, more);
+        let (address, path) = parts(&hub.url);
+        let mut headers: Vec<_> = forwarded.iter().map(|header| header.to_string()).collect();
+        headers.push(origin(page));
+        // A preflight carries no token.
+        let said = ask(address, "OPTIONS", &format!("{path}/negotiate"), &headers);
+        assert_eq!(!said.starts_with("HTTP/1.1 403"), is_let_in, "{more:?} {page}: {said}");
+        let allows = said.to_lowercase().contains(&format!("access-control-allow-origin: {page}"));
+        assert_eq!(allows, is_let_in, "{more:?} {page}: {said}");
+    }
 }
 
 /// `auth` of potok.yaml is checked, and used.
@@ -231,11 +383,8 @@ fn whose_tokens_count_is_read_from_the_connections() {
     std::fs::write(&file, "auth:\n  issuer: http://127.0.0.1:9/realms/a\n  audience: hub\n")
         .unwrap();
     let hub = RunningHub::start(&home, &["--config", path]);
-    let mut stream = std::net::TcpStream::connect(&hub.admin).unwrap();
-    write!(stream, "GET /ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
-    let mut text = String::new();
-    stream.read_to_string(&mut text).unwrap();
-    assert!(text.starts_with("HTTP/1.1 503"), "{text}");
+    let ready = get(&hub.admin, "/ready");
+    assert!(ready.starts_with("HTTP/1.1 503"), "{ready}");
     let data = home.path().to_str().unwrap();
     let listen =
         ["listen", "--user", "alice", "--url", &hub.url, "--data-dir", data, "--count", "1"];
@@ -317,6 +466,41 @@ fn a_line_reaches_a_stock_client_and_its_answer_is_printed() {
     answers.sort_by_key(|answer| answer["user"].to_string());
     assert_eq!(answers[0], json!({"user": "alice", "id": "m-1", "answer": "acknowledged"}));
     assert_eq!(answers[1], json!({"user": "bob", "id": "m-1", "answer": "nobody"}));
+}
+
+/// A line that is no message is refused, and costs nobody a connection.
+#[test]
+fn bad_lines_are_refused_and_the_next_is_sent() {
+    let home = Home::new();
+    let mut hub = RunningHub::start(&home, &[]);
+    let mut alice = Listening::start(&home, &hub.url);
+    let large = "x".repeat(70_000);
+    let named = |more: Value| {
+        let mut line = json!({"user": "alice", "id": "bad", "payload": 1});
+        line.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        line.to_string().into_bytes()
+    };
+    let lines: [(&[u8], &str, bool); 5] = [
+        (b"nonsense", "expected", false),
+        (b"{\"user\":\"\xff\"}", "unicode", false),
+        (&named(json!({"colour": "red"})), "colour", false),
+        (&named(json!({"payload": large})), "bytes", true),
+        (&named(json!({"method": "constructor"})), "method", true),
+    ];
+    for (number, (line, why, is_named)) in lines.into_iter().enumerate() {
+        hub.input.write_all(line).unwrap();
+        hub.input.write_all(b"\n").unwrap();
+        let refused: Value = serde_json::from_str(&hub.output.next().unwrap().unwrap()).unwrap();
+        // Each is followed by a good one.
+        let place = json!(2 * number + 1);
+        assert_eq!((&refused["answer"], &refused["line"]), (&json!("refused"), &place));
+        assert!(refused["why"].as_str().unwrap().contains(why), "{refused}");
+        let name = if is_named { json!("bad") } else { Value::Null };
+        assert_eq!(refused["id"], name, "{refused}");
+        let id = number as u32;
+        assert_eq!(hub.send(id), "acknowledged");
+        assert_eq!(alice.message()["id"], format!("m-{id}"));
+    }
 }
 
 #[test]

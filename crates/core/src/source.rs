@@ -222,6 +222,12 @@ pub trait Journal: Send + Sync {
         outcomes
     }
 
+    /// How many bytes an output for that topic may have, where that is known. An output with more may
+    /// be refused.
+    fn output_bytes_max(&self, _topic: &str) -> Option<usize> {
+        None
+    }
+
     /// How many calls may be under way at a time, besides those that wait for their turn.
     ///
     /// One, where outputs and progress are written together. More says that they are not, and that

@@ -159,6 +159,12 @@ pub enum Bug {
     GatheredApart,
     /// Where the log is shared, a record whose copy it will never take is left out.
     RefusedCopyLeftOut,
+    /// A seal that the log does not take for its size is made the same again.
+    SealsUncut,
+    /// A group that has gone quiet waits for the end of its window.
+    SilenceIgnored,
+    /// So does one that is full.
+    CountIgnored,
     /// Where the log is shared, windows go by the clock of the process.
     WindowsByOwnClock,
     /// Where the log is shared, its clock is trusted though it was set back.

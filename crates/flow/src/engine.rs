@@ -168,6 +168,7 @@ impl Engine {
             waits,
             boards: Arc::default(),
             strays: Arc::default(),
+            seal_room: Arc::default(),
             plan: Arc::new(plan),
         };
         let mut handle = Handle {

@@ -30,7 +30,7 @@ use futures::stream::{FuturesOrdered, StreamExt};
 use potok_core::trouble::{Bug, crash_point, planted};
 use potok_core::{
     Assignment, EndedOffsets, Fault, Journal, Move, NotWritten, Output, Partition, Position,
-    Transaction, Turn,
+    Reason, Transaction, Turn,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -39,6 +39,7 @@ use tracing::Instrument;
 
 use crate::counts::{Ending, InFlight};
 use crate::feed::{CommitTurn, CommitTurns, FeedPart, FeedWriter, OfferBook};
+use crate::group::SealRoom;
 use crate::live::Assignments;
 use crate::outgoing::{DeadLetterWriter, Outgoing, Purpose, of_leader, pieces};
 use crate::pending::{Outputs, PendingEndings, keep};
@@ -468,6 +469,7 @@ pub(crate) struct JournalWriter {
     /// The writers of the pipeline's feeds, by number.
     pub feeds: Vec<FeedWriter>,
     pub offers: OfferBook,
+    pub seal_room: Arc<SealRoom>,
 }
 
 impl JournalWriter {
@@ -586,6 +588,9 @@ impl JournalWriter {
         fault: Fault,
         instead: &mut Outputs,
     ) -> Result<(), Stop> {
+        if matches!(purpose, Purpose::Seal) {
+            return Err(self.seal_refused(output, fault));
+        }
         let Some(of) = pending.get_mut(at) else { return Err(Stop::Fix(fault)) };
         match purpose {
             Purpose::Delivery(deliver) => {
@@ -610,6 +615,16 @@ impl JournalWriter {
             }
         }
         Ok(())
+    }
+
+    /// A seal that is too large has named too many members: they are read again, and their group goes
+    /// in smaller parts.
+    fn seal_refused(&self, seal: &Output, fault: Fault) -> Stop {
+        let is_too_large = fault.reason == Reason::TooLarge && !planted(Bug::SealsUncut);
+        match is_too_large && self.seal_room.refused(seal) {
+            true => Stop::Reread(format!("{fault}; what was to be sealed goes in smaller parts")),
+            false => Stop::Fix(fault),
+        }
     }
 
     /// Says in the process' log which dead letters were written.

@@ -29,7 +29,7 @@ use crate::crash_notes::CrashNotes;
 use crate::deliver::{Decisions, Destination};
 use crate::feed::{FeedInput, FeedWriter, OfferBook, ShutKeys};
 use crate::group::strays::{MisroutedMembers, RegroupScan};
-use crate::group::{Bodies, Gather, GroupTables, Holding};
+use crate::group::{Bodies, Gather, GroupTables, Holding, SealRoom};
 use crate::lane::Lane;
 use crate::ledger::{JournalWriter, Ledger};
 use crate::live::Assignments;
@@ -71,6 +71,8 @@ pub(crate) struct Shared {
     pub boards: Arc<GroupTables>,
     /// Members that earlier runs found parted from their seal.
     pub strays: Arc<MisroutedMembers>,
+    /// How large seals may be, as far as earlier runs know.
+    pub seal_room: Arc<SealRoom>,
 }
 
 impl Shared {
@@ -229,6 +231,9 @@ fn spawn(shared: &Shared, groups: OpenGroups, stopping: &Arc<Signal<bool>>) -> T
     // Where the log is shared, members lie before their seal in its own partition.
     let lanes_looking = if gathered { 0 } else { plan.workers.max(1) };
     let search = RegroupScan::new(shared.strays.clone(), shared.boards.clone(), lanes_looking);
+    let seals_max = shared.own.internal.as_ref();
+    let seals_max = seals_max.and_then(|topic| groups.journal.output_bytes_max(topic));
+    seals_max.into_iter().for_each(|bytes| shared.seal_room.limit(bytes));
     let bodies = plan
         .hold
         .as_ref()
@@ -246,7 +251,10 @@ fn spawn(shared: &Shared, groups: OpenGroups, stopping: &Arc<Signal<bool>>) -> T
             let (attempts, search) = (attempts.clone(), search.clone());
             Holding::new(hold, bodies, owner, &*shared.clock, gathered, attempts, search)
         });
-        boards.extend(holding.as_ref().map(|holding| holding.board.clone()));
+        boards.extend(holding.as_ref().map(|holding| {
+            holding.board.index().seal_room = shared.seal_room.clone();
+            holding.board.clone()
+        }));
         let lane = Lane {
             number: lane,
             slot: lane + 1,
@@ -336,6 +344,7 @@ fn spawn(shared: &Shared, groups: OpenGroups, stopping: &Arc<Signal<bool>>) -> T
         waits,
         feeds,
         offers: OfferBook::default(),
+        seal_room: shared.seal_room.clone(),
     };
     tasks.spawn(Ledger::new(ledger_notes, live, scribe).run().in_current_span());
     tasks

@@ -10,6 +10,9 @@ use rdkafka::admin::{AdminOptions, OwnedResourceSpecifier, ResourceSpecifier};
 use super::topics::{TopicKind, Topics};
 use super::{fault, lock, registry};
 
+/// Bytes of a batch besides what its records hold.
+const BATCH_BYTES: usize = 200;
+
 type Settings = HashMap<String, String>;
 
 /// A setting that should be another.
@@ -83,8 +86,12 @@ impl Topics {
         all.dedup();
         let Some(settings) = self.settings(&all).await else { return Ok(Vec::new()) };
         let is_source = |topic: &&Arc<str>| !own.contains(topic);
-        let takes = |topic: &Arc<str>| settings.get(topic)?.get("max.message.bytes")?.parse().ok();
+        let takes = |topic: &Arc<str>| -> Option<u64> {
+            settings.get(topic)?.get("max.message.bytes")?.parse().ok()
+        };
         let source_bytes = sources.iter().filter(is_source).filter_map(takes).max().unwrap_or(0);
+        let taken = own.iter().filter_map(|topic| Some((topic.clone(), takes(topic)? as usize)));
+        lock(&self.limits).extend(taken);
         let mut warnings = Vec::new();
         for topic in &own {
             let (Some(settings), Some(kind)) = (settings.get(topic), self.kind(topic)) else {
@@ -118,6 +125,11 @@ impl Topics {
             warnings.push(format!("topic `{topic}`: {what} (`{command}`)"));
         }
         Ok(warnings)
+    }
+
+    /// How many bytes a record for a topic of potok's own may have, as far as is known.
+    pub fn takes(&self, topic: &str) -> Option<usize> {
+        lock(&self.limits).get(topic).map(|bytes| bytes.saturating_sub(BATCH_BYTES))
     }
 
     fn kind(&self, topic: &str) -> Option<TopicKind> {

@@ -91,6 +91,10 @@ impl Journal for KafkaJournal {
         self.writer.offer(outputs, mode).await
     }
 
+    fn output_bytes_max(&self, topic: &str) -> Option<usize> {
+        self.writer.topics.takes(topic)
+    }
+
     fn overlap(&self) -> usize {
         OVERLAP
     }

@@ -60,6 +60,8 @@ pub struct Topics {
     health: Health,
     known: Mutex<HashMap<Arc<str>, Facts>>,
     pub(super) kinds: Mutex<HashMap<Arc<str>, TopicKind>>,
+    /// The bytes of a record that topics of potok's own take, where they said so.
+    pub(super) limits: Mutex<HashMap<Arc<str>, usize>>,
 }
 
 impl Topics {
@@ -77,6 +79,7 @@ impl Topics {
             health: health.clone(),
             known: Mutex::default(),
             kinds: Mutex::default(),
+            limits: Mutex::default(),
         })
     }
 

@@ -37,7 +37,7 @@ use super::arrival::{self, Arrival, Stream};
 use super::bodies::{Body, Charge};
 use super::clock::Share;
 use super::replays::WaitingReplays;
-use super::seal::{Generation, Members, Seal};
+use super::seal::{Generation, Members, Seal, SealRoom};
 use super::shelf::KeyedQueue;
 use crate::fixed_hash::FixedHash;
 use crate::plan::ClosePlan;
@@ -46,8 +46,8 @@ pub(super) use view::ViewContext;
 pub use view::{GroupCursor, GroupPage, GroupView, KindView};
 use waiting::WaitingRecord;
 
-/// A part of a batch has no more records and bytes than this, so that sending it fits into memory
-/// and its seal into one record of any log.
+/// A part of a batch has no more records and bytes than this, so that sending it fits into memory;
+/// fewer where the log takes no such seal.
 pub(super) const PART_RECORDS_MAX: usize = 10_000;
 const PART_BYTES_MAX: u64 = 16 << 20;
 
@@ -225,6 +225,8 @@ pub(crate) struct NewMember {
 #[derive(Default)]
 pub(crate) struct Index {
     close: ClosePlan,
+    /// How large seals may be.
+    pub seal_room: Arc<SealRoom>,
     /// What is sealed is sent by a task of its own: it keeps nothing from being sealed.
     sends_apart: bool,
     pub feeds: Vec<Feed>,
@@ -438,7 +440,8 @@ impl Index {
     /// Closes an open group: no record joins it any more.
     fn freeze(&mut self, name: &GroupKey, reason: CloseReason) {
         let Some((name, group)) = self.take_open(name) else { return };
-        let parts = parts(arrival::sort(group.entries, |entry| entry.arrival));
+        let records_max = self.seal_room.members_max(&name.key).min(PART_RECORDS_MAX);
+        let parts = parts(arrival::sort(group.entries, |entry| entry.arrival), records_max);
         let count = parts.len() as u32;
         for (part, entries) in (0..).zip(parts) {
             let generation = Generation { name: group.name, part, parts: count };
@@ -697,12 +700,12 @@ fn bytes_of(entries: &[HeldRecord]) -> u64 {
 }
 
 /// Records in order of arrival, cut where a part would become too large.
-fn parts(entries: Vec<HeldRecord>) -> Vec<Vec<HeldRecord>> {
+fn parts(entries: Vec<HeldRecord>, records_max: usize) -> Vec<Vec<HeldRecord>> {
     let mut parts: Vec<Vec<HeldRecord>> = Vec::new();
     let (mut records, mut bytes) = (0, 0);
     for entry in entries {
         let size = u64::from(entry.bytes);
-        let full = records == PART_RECORDS_MAX || (records > 0 && bytes + size > PART_BYTES_MAX);
+        let full = records == records_max || (records > 0 && bytes + size > PART_BYTES_MAX);
         if full {
             (records, bytes) = (0, 0);
         }

@@ -64,6 +64,7 @@ pub(crate) use index::Command;
 use index::{Feed, GroupKey, HeldRecord, Index, NewMember};
 pub use index::{GroupCursor, GroupPage, GroupView, KindView};
 use seal::Seal;
+pub(crate) use seal::SealRoom;
 pub(crate) use send::inherit;
 pub use shard::ShardPlan;
 pub(crate) use shard::{lane_of, shard_in, with_shard};

@@ -14,6 +14,7 @@
 //! `offsets` are ranges without their ends.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use foldhash::HashMap;
@@ -22,6 +23,45 @@ use potok_core::{CloseReason, Headers, Output, Partition, Position, RangeSet, Ti
 use serde::{Deserialize, Serialize};
 
 const VERSION: u32 = 1;
+
+/// Bytes of a seal besides its key and its members, and of a member that lies apart from all others:
+/// no fewer than they take.
+const SEAL_BYTES: usize = 1_000;
+const MEMBER_BYTES: usize = 44;
+
+/// How large seals may be, so that the log takes them: what it says, and what it has refused.
+pub(crate) struct SealRoom(AtomicUsize);
+
+impl Default for SealRoom {
+    fn default() -> Self {
+        SealRoom(AtomicUsize::new(usize::MAX))
+    }
+}
+
+impl SealRoom {
+    /// The log takes no more bytes than this.
+    pub fn limit(&self, bytes: usize) {
+        self.0.fetch_min(bytes, Ordering::Relaxed);
+    }
+
+    /// How many members may be in a seal with that key.
+    pub fn members_max(&self, key: &[u8]) -> usize {
+        let room = self.0.load(Ordering::Relaxed).saturating_sub(SEAL_BYTES + key.len());
+        (room / MEMBER_BYTES).max(1)
+    }
+
+    /// The log has refused this seal for its size: the next have no more than half as many members.
+    /// False where it cannot have fewer.
+    pub fn refused(&self, seal: &Output) -> bool {
+        let read = Seal::read(seal.value.as_deref().unwrap_or_default());
+        let half = read.map_or(0, |seal| seal.members.len() / 2) as usize;
+        let key = seal.key.as_ref().map_or(0, Bytes::len);
+        if half > 0 {
+            self.limit(SEAL_BYTES + key + half * MEMBER_BYTES);
+        }
+        half > 0
+    }
+}
 
 /// The value of a tick: a note that only shows what time the log has. Its owner reads it back.
 const TICK: &[u8] = br#"{"version":1,"tick":true}"#;
@@ -186,6 +226,43 @@ impl Seal {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    /// A seal of so many members that lie apart, far behind in a partition.
+    fn apart(key: &'static [u8], count: u64) -> Output {
+        let mut members = Members::default();
+        let partition = Partition { topic: "potok-x".into(), index: 4_000_000_000 };
+        for at in 0..count {
+            members.insert(u64::MAX, &partition, u64::MAX - 4 * count + 2 * at);
+        }
+        let generation = Generation { name: u64::MAX, part: u32::MAX, parts: u32::MAX };
+        let (opened, closed) = (Timestamp(i64::MAX), Timestamp(i64::MAX));
+        let (slice, reason) = (i64::MAX, CloseReason::SilenceReached);
+        let seal = Seal { generation, slice, opened, closed, reason, dropped: false, members };
+        seal.output(&"potok-x".into(), &Bytes::from_static(key))
+    }
+
+    #[test]
+    fn seals_have_no_more_members_than_the_log_takes() {
+        let room = SealRoom::default();
+        assert!(room.members_max(b"key") > 1_000_000, "nobody has said anything");
+        for bytes in [100_000, 20_000, 2_000] {
+            room.limit(bytes);
+            let most = room.members_max(b"key");
+            assert!(most > 1 && apart(b"key", most as u64).bytes() <= bytes, "{bytes}: {most}");
+        }
+        room.limit(10);
+        assert_eq!(room.members_max(b"key"), 1, "fewer cannot be");
+    }
+
+    #[test]
+    fn a_seal_that_was_refused_is_halved_until_it_has_one_member() {
+        let room = SealRoom::default();
+        for (refused, next) in [(1_001, 500), (500, 250), (3, 1)] {
+            assert!(room.refused(&apart(b"key", refused)));
+            assert_eq!(room.members_max(b"key"), next);
+        }
+        assert!(!room.refused(&apart(b"key", 1)));
+    }
 
     #[test]
     fn a_seal_is_read_as_it_was_written() {

@@ -15,7 +15,9 @@ use potok_core::{
 use tokio::sync::{Notify, OwnedMutexGuard, oneshot};
 
 use super::clock::SimClock;
+use super::pipeline::INTERNAL;
 use super::promises;
+use super::scenario::SealMax;
 use super::source::{SimAssignments, SimJournal, SimSource};
 use super::trouble::{Recovery, Trouble};
 use super::world::{State, World};
@@ -141,7 +143,11 @@ impl SimLog {
                     promises::excuse_repeats(w, &transaction.outputs);
                 }
             });
-            let refused = self.world.with(|w| too_large(w, &transaction.outputs));
+            let refused = self.world.with(|w| {
+                let mut refused = too_large(w, &transaction.outputs);
+                refused.extend(large_seals(w, &transaction.outputs));
+                refused
+            });
             let written = if refused.is_empty() {
                 self.apply(&transaction, &lives)
             } else {
@@ -255,6 +261,20 @@ pub(super) fn too_large(w: &mut State, outputs: &[Output]) -> Vec<(usize, Fault)
         }
     }
     refused
+}
+
+/// The seals that the internal topic will never take, by index.
+fn large_seals(w: &mut State, outputs: &[Output]) -> Vec<(usize, Fault)> {
+    let Some(SealMax { bytes, .. }) = w.seal_max else { return Vec::new() };
+    let is_large =
+        |(_, output): &(usize, &Output)| *output.topic == *INTERNAL && output.bytes() > bytes;
+    let large = outputs.iter().enumerate().filter(is_large);
+    let large: Vec<(usize, usize)> = large.map(|(at, output)| (at, output.bytes())).collect();
+    let refuse = |(at, bytes): (usize, usize)| {
+        w.note(format_args!("refuses a seal of {bytes} bytes"));
+        (at, Fault::set_aside(Reason::TooLarge, "simulated: the seal is too large"))
+    };
+    large.into_iter().map(refuse).collect()
 }
 
 /// The outputs of a transaction of gathering that their topics will never take: copies, where that is

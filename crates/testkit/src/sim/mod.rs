@@ -37,7 +37,7 @@ pub use pipeline::{DEAD, PIPELINE, plan};
 pub use promises::{Expectation, Promise, Violation, seals};
 pub use runner::{Outcome, run, run_seed};
 pub use scenario::{
-    Act, Change, Deliver, HELD_SEEDS, Hold, LARGE, Scenario, SimTarget, StageManner,
+    Act, Change, Deliver, HELD_SEEDS, Hold, LARGE, Scenario, SealMax, SimTarget, StageManner,
     TWO_GROUPS_SEEDS,
 };
 pub use seeds::{listed_seeds, seed_ranges};

@@ -99,6 +99,7 @@ pub fn run(scenario: Scenario) -> Result<Outcome, String> {
         w.shared = scenario.sharing > 0;
         w.read_apart = scenario.read_apart;
         w.output_max = scenario.output_max();
+        w.seal_max = scenario.seal_max;
         w.limited = scenario.limited();
         w.expect = Some(Arc::new(Expectation {
             scenario: scenario.clone(),

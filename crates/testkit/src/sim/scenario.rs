@@ -101,6 +101,14 @@ pub struct Hold {
     pub replace: bool,
 }
 
+/// How large seals may be.
+#[derive(Clone, Copy, Debug)]
+pub struct SealMax {
+    pub bytes: usize,
+    /// The log says so before it refuses one.
+    pub is_told: bool,
+}
+
 /// One deliver entry.
 #[derive(Clone, Debug)]
 pub struct Deliver {
@@ -142,6 +150,8 @@ pub struct Scenario {
     pub topics: Vec<Arc<str>>,
     /// It reads its first topic in one consumer group and the others in another.
     pub two_groups: bool,
+    /// The largest seal that the internal topic takes, where the log is shared.
+    pub seal_max: Option<SealMax>,
     /// Groups are read apart from each other though the log is one process's own, so that records
     /// of the two have no order between them but their times.
     pub read_apart: bool,
@@ -190,6 +200,7 @@ impl Scenario {
             partitions: 1,
             topics: vec!["in".into()],
             two_groups: false,
+            seal_max: None,
             read_apart: false,
             workers: vec![1],
             delivers: vec![Deliver {
@@ -315,6 +326,15 @@ impl Scenario {
         }
     }
 
+    /// Lets the internal topic take only small seals in some scenarios, and say so.
+    fn add_seal_max(&mut self) {
+        let mut chance = Chance::new(self.seed ^ 0x5ea1);
+        if self.sharing > 0 && chance.one_in(3) {
+            let bytes = chance.between(1_050, 3_000) as usize;
+            self.seal_max = Some(SealMax { bytes, is_told: true });
+        }
+    }
+
     /// The largest output that topics take which are not read by the pipeline.
     pub fn output_max(&self) -> Option<usize> {
         self.enabled.contains(&Trouble::TooLarge).then_some(LARGE / 2)
@@ -353,6 +373,7 @@ impl Scenario {
             self.add_versions(&mut chance, span);
         }
         self.add_silence(span);
+        self.add_seal_max();
         self.acts.sort_by_key(|(at, _)| *at);
         self.add_changes();
     }
@@ -466,7 +487,7 @@ impl Scenario {
     /// What it is made of, without what happens in it.
     pub fn summary(&self) -> String {
         let Scenario { seed, enabled, partitions, topics, delivers, stage, .. } = self;
-        let Scenario { hold, order_by_k, sharing, changes, .. } = self;
+        let Scenario { hold, seal_max, order_by_k, sharing, changes, .. } = self;
         let Scenario { retry, probe_every, in_flight_bytes, overlap, spells, helped, .. } = self;
         let groups = match (self.two_groups, self.read_apart) {
             (false, _) => "",
@@ -475,7 +496,7 @@ impl Scenario {
         };
         format!(
             "seed {seed}: {topics:?} of {partitions} partitions, deliver {delivers:?}, {stage:?}, {hold:?}, \
-             order_by_k {order_by_k}, retry {retry:?}, probe every {probe_every:?}, room \
+             {seal_max:?}, order_by_k {order_by_k}, retry {retry:?}, probe every {probe_every:?}, room \
              {in_flight_bytes}, overlap {overlap}, sharing {sharing}, helped {helped}, spells {spells:?}, {changes:?}, {enabled:?}{groups}"
         )
     }

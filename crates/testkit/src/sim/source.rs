@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use super::disk::{Disk, Progress};
 use super::log::SimLog;
 use super::offer::Offer;
+use super::pipeline::INTERNAL;
 use super::promises;
 use super::trouble::{Recovery, Trouble};
 use super::world::State;
@@ -509,6 +510,11 @@ impl Journal for SimJournal {
         let outcomes = Offer { outputs: outputs.to_vec(), mode, is_frame }.put(log, lives).await;
         world.awake(process).await;
         outcomes
+    }
+
+    fn output_bytes_max(&self, topic: &str) -> Option<usize> {
+        let of_seals = self.log.world.with(|w| w.seal_max).filter(|max| max.is_told);
+        of_seals.filter(|_| topic == INTERNAL).map(|max| max.bytes)
     }
 
     fn overlap(&self) -> usize {

@@ -21,6 +21,7 @@ use super::disk::Disk;
 use super::frozen::FrozenProcesses;
 use super::hindrances::{Hindrances, START};
 use super::promises::{Expectation, Observations, ProcessCounts, Promise, Violation};
+use super::scenario::SealMax;
 use super::sink::{Spell, Table};
 use super::store::SimStore;
 use super::trouble::{Recovery, Tally, Trouble};
@@ -50,6 +51,8 @@ pub struct State {
     pub overlap: usize,
     /// The largest output that some topics take.
     pub output_max: Option<usize>,
+    /// The largest seal that the internal topic takes.
+    pub seal_max: Option<SealMax>,
     /// The topics that take no larger one.
     pub limited: Vec<Arc<str>>,
     /// The disk is full: only what finishes work is written.
@@ -171,6 +174,7 @@ impl World {
                 disk,
                 overlap: 1,
                 output_max: None,
+                seal_max: None,
                 limited: Vec::new(),
                 is_full: false,
                 log_spells: Vec::new(),

@@ -1,7 +1,7 @@
 //! 4, 5 and 9: what is sealed stays as it was sealed, and what comes later is the next generation.
 
 use potok_core::Output;
-use potok_testkit::sim::{Act, RecordKind, Scenario};
+use potok_testkit::sim::{Act, RecordKind, Scenario, SealMax};
 
 #[cfg(debug_assertions)]
 use super::{Bug, Promise, breaks};
@@ -211,6 +211,46 @@ fn the_commit_follows_a_group_that_is_never_idle() {
 fn a_commit_that_waits_until_all_is_idle_is_found() {
     for shape in SHAPES {
         let found = breaks(Bug::CommitWhenIdle, Promise::CommitAdvances, never_idle(shape));
+        assert!(found, "{shape:?}");
+    }
+}
+
+/// Records of two groups by turns, so that those of one lie apart, on a log that takes no seal of all
+/// of them.
+fn large_groups(shape: Shape, is_told: bool) -> Scenario {
+    let mut scenario = steady(shape);
+    let bytes = if is_told { 1_500 } else { 400 };
+    scenario.seal_max = Some(SealMax { bytes, is_told });
+    let one = |number: u32| {
+        let key = if number % 2 == 0 { "k0" } else { "k1" };
+        sent("in", RecordKind::Good, &format!("a{number}"), key)
+    };
+    scenario.acts = vec![(10, Act::Send((0..80).map(one).collect())), (20_000, Act::AllEnded)];
+    scenario
+}
+
+const REFUSED: &str = "refuses a seal";
+
+#[test]
+fn a_group_whose_seal_is_too_large_goes_in_smaller_parts() {
+    for shape in SHAPES.into_iter().filter(|shape| shape.sharing > 0) {
+        for is_told in [true, false] {
+            let what = format!("{shape:?}, told {is_told}");
+            let outcome = run_well(large_groups(shape, is_told), &what);
+            let ids: Vec<String> = (0..80).map(|number| format!("a{number}")).collect();
+            all_delivered(&outcome, &ids.iter().map(String::as_str).collect::<Vec<_>>(), &what);
+            assert!(sealed_ids(&outcome).len() > 2, "{what}: not in parts");
+            assert_eq!(happened(&outcome, REFUSED), !is_told, "{what}");
+        }
+    }
+}
+
+/// Who makes the same seal again never gets it written.
+#[cfg(debug_assertions)]
+#[test]
+fn a_seal_that_is_made_again_as_it_was_is_found() {
+    for shape in SHAPES.into_iter().filter(|shape| shape.sharing > 0) {
+        let found = breaks(Bug::SealsUncut, Promise::WorkFinishes, large_groups(shape, false));
         assert!(found, "{shape:?}");
     }
 }

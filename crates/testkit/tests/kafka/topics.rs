@@ -4,11 +4,15 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use potok_connectors::kafka::{KafkaConfig, KafkaLog};
-use potok_core::{ConsumerGroupSpec, Log, Move, PipelineInfo, ReadFrom, SystemClock};
+use potok_core::{
+    ConsumerGroupSpec, Log, Move, NotWritten, PipelineInfo, ReadFrom, SystemClock, Transaction,
+};
 use potok_testkit::services;
 use std::sync::Arc;
 
-use crate::setup::{Member, blocking, config, eventually, log, records, spec, topic, unique};
+use crate::setup::{
+    Member, blocking, config, eventually, log, records, spec, topic, topic_with, unique,
+};
 
 /// Interleaving 18: a partition added in mid-run is read from its start, and only once the older
 /// ones have passed where they ended then.
@@ -193,6 +197,42 @@ async fn topics_of_a_pipeline_are_made_for_their_purpose() {
     let registry = settings["potok-groups"];
     assert!(registry.contains("cleanup.policy=compact"), "{registry}");
     assert!(registry.contains("PartitionCount: 1"), "{registry}");
+    drop(member);
+}
+
+/// The largest record that a topic of potok's own takes is known, and one of that size is taken.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_own_topic_takes_is_known_before_it_refuses() {
+    let log = log().await;
+    const SETTINGS: [(&str, &str); 3] = [
+        ("message.timestamp.type", "LogAppendTime"),
+        ("retention.ms", "-1"),
+        ("max.message.bytes", "20000"),
+    ];
+    let internal = topic_with("takes", 1, &SETTINGS).await;
+    let group = unique("takes");
+    let mut spec = spec(&group, &group, false);
+    spec.info.internal = Some(internal.clone());
+    let member = Member::open(&log, spec).await;
+    let most = member.journal.output_bytes_max(&internal).unwrap();
+    assert!((19_000..20_000).contains(&most), "{most}");
+    assert_eq!(member.journal.output_bytes_max("another"), None);
+    let mut state = 1_u32;
+    let mut noise = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 24) as u8
+    };
+    let mut outputs = records(&internal, 0, 0..2);
+    for (output, bytes) in outputs.iter_mut().zip([most, most + 1_000]) {
+        output.key = None;
+        output.value = Some((0..bytes).map(|_| noise()).collect::<Vec<_>>().into());
+    }
+    let transaction = Transaction { outputs, ended: Vec::new() };
+    let Err(NotWritten::Refused(refused)) = member.journal.transact(&transaction).await else {
+        panic!("one is too large");
+    };
+    let which: Vec<usize> = refused.iter().map(|(index, _)| *index).collect();
+    assert_eq!(which, [1], "of {most} bytes and more");
     drop(member);
 }
 

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use potok_core::trouble::{Bug, planted};
 use potok_core::{
     CloseReason, ConsumerGroupSpec, Decoder, Feed, GroupFiles, Log, PipelineInfo, Sink, Stage,
     Store, Tracker,
@@ -315,7 +316,9 @@ impl ClosePlan {
             (first, self.max_age, CloseReason::MaxWaitReached),
             (first, self.after_first, CloseReason::WindowEnded),
         ];
-        rules.into_iter().filter_map(|(from, wait, reason)| {
+        let ignored = planted(Bug::SilenceIgnored).then_some(CloseReason::SilenceReached);
+        let rules = rules.into_iter().filter(move |(.., reason)| Some(*reason) != ignored);
+        rules.filter_map(|(from, wait, reason)| {
             let wait = i64::try_from(wait?.as_millis()).unwrap_or(i64::MAX);
             Some((from.saturating_add(wait), reason))
         })
@@ -328,7 +331,7 @@ impl ClosePlan {
 
     /// Why a group of that size closes, where it does.
     pub(crate) fn full(&self, records: usize, bytes: u64) -> Option<CloseReason> {
-        if self.max_count.is_some_and(|max| records >= max) {
+        if self.max_count.is_some_and(|max| records >= max) && !planted(Bug::CountIgnored) {
             return Some(CloseReason::MaxCount);
         }
         self.max_bytes.is_some_and(|max| bytes >= max).then_some(CloseReason::MaxBytes)

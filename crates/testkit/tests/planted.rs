@@ -204,6 +204,16 @@ fn groups_that_close_late() {
 }
 
 #[test]
+fn groups_that_do_not_close_when_it_is_quiet() {
+    is_found_in_groups(Bug::SilenceIgnored, &[Promise::WindowsEnd]);
+}
+
+#[test]
+fn groups_that_do_not_close_when_they_are_full() {
+    is_found_in_groups(Bug::CountIgnored, &[Promise::WindowsEnd]);
+}
+
+#[test]
 fn endings_noted_in_the_first_of_two_groups() {
     is_found_from(TWO_GROUPS_SEEDS, Bug::NotesInWrongGroup, &[Promise::WorkFinishes]);
 }

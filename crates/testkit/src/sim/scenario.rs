@@ -361,6 +361,15 @@ impl Scenario {
             stored: chance.one_in(2),
             replace: false,
         });
+        // Long windows, so that silence and fullness are seen to close groups; not where something
+        // comes now and then until all windows are over.
+        let helped = self.helped;
+        let is_closed_early = |hold: &&mut Hold| hold.quiet.is_some() || hold.max_count.is_some();
+        if let Some(hold) = self.hold.as_mut().filter(is_closed_early).filter(|_| !helped)
+            && Chance::new(self.seed ^ 0x1a7e).one_in(2)
+        {
+            hold.after_first *= 10;
+        }
         if is_like_kafka(self.seed) {
             self.sharing = chance.between(1, 3) as usize;
         }

@@ -7,7 +7,7 @@ use potok_core::{EndedOffsets, Envelope, Output, Partition, Position, RangeSet, 
 use super::{Expectation, ID_HEADER, Promise};
 use super::{ever, has_ended, letter_id, members, name_of, origin_in, origin_of, replay_of};
 use crate::sim::pipeline::{HELD_GROUP, INTERNAL};
-use crate::sim::scenario::Act;
+use crate::sim::scenario::{Act, Hold};
 use crate::sim::trouble::Recovery;
 use crate::sim::world::State;
 
@@ -74,8 +74,12 @@ fn check_end_of_window(w: &mut State, expect: &Expectation, seal: &Output, posit
     let value = seal.value.as_deref().unwrap_or_default();
     let said: serde_json::Value = serde_json::from_slice(value).unwrap_or_default();
     let came = if w.shared { &w.observed.gathered } else { &w.observed.sent };
-    let Some(first) = members(&said).iter().filter_map(|at| came.get(at)).min() else { return };
-    let (due, now) = (first + hold.after_first, w.millis());
+    let mut came: Vec<u64> = members(&said).iter().filter_map(|at| came.get(at)).copied().collect();
+    came.sort_unstable();
+    // A part does not have the last record of its group.
+    let hold = Hold { quiet: hold.quiet.filter(|_| !is_part(&said)), ..hold };
+    let Some(due) = due(&hold, &came) else { return };
+    let now = w.millis();
     let hindered = if now > due { w.hindrances.within(due, now) } else { 0 };
     if now > due + hindered + LATE_MAX {
         let late = now - due;
@@ -84,6 +88,20 @@ fn check_end_of_window(w: &mut State, expect: &Expectation, seal: &Output, posit
         );
         w.violated(Promise::WindowsEnd, what);
     }
+}
+
+/// When a group closes whose members came then, by whichever rule is the first.
+fn due(hold: &Hold, came: &[u64]) -> Option<u64> {
+    let (first, last) = (came.first()?, came.last()?);
+    let quiet = hold.quiet.map(|quiet| last + quiet);
+    let full = hold.max_count.and_then(|count| came.get(count.checked_sub(1)?).copied());
+    let rules = [Some(first + hold.after_first), quiet, full];
+    rules.into_iter().flatten().min()
+}
+
+/// True for the seal of a part of a group.
+fn is_part(seal: &serde_json::Value) -> bool {
+    seal["parts"].as_u64() != Some(1)
 }
 
 /// Checks that no group was closed before its time. What is set forward is the log's own clock, and

@@ -134,6 +134,42 @@ fn updates_of_messengers_come_out_grouped() {
     samples::come_out_grouped(&running, &receiver);
 }
 
+/// Who writes is told by the last message, or by the first that tells it where the last does not.
+#[test]
+fn a_group_has_the_name_and_phone_that_some_message_has() {
+    let (home, receiver) = (Home::new(), Receiver::saying(204));
+    let running =
+        start(&home, &receiver, "close: { quiet: 10m, max_age: 20m, max_count: 3 }", None);
+    let of = |chat: u64, more: [Value; 3]| {
+        let with = |(number, more): (u64, Value)| {
+            let mut message: Value = serde_json::from_str(&message(chat, number)).unwrap();
+            message.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            format!("{message}\n")
+        };
+        (0..).zip(more).map(with).collect::<Vec<_>>()
+    };
+    let none = json!({ "name": "", "phone": null });
+    send(&running, of(1, [none.clone(), json!({ "name": "Ada", "phone": "7" }), json!({})]));
+    send(
+        &running,
+        of(2, [json!({ "name": "Ada" }), json!({ "phone": "7" }), json!({ "name": "Ben" })]),
+    );
+    send(&running, of(3, [json!({}), json!({}), none]));
+    wait::until("all are posted", || (receiver.taken().len() == 3).then_some(()));
+    let mut people: Vec<_> = receiver
+        .taken()
+        .into_values()
+        .map(|batch| (batch["batch_key"].clone(), batch["name"].clone(), batch["phone"].clone()))
+        .collect();
+    people.sort_by_key(|(key, ..)| key.to_string());
+    let expected = [
+        json!(["telegram:tg:1", "Ada", "7"]),
+        json!(["telegram:tg:2", "Ben", "7"]),
+        json!(["telegram:tg:3", "", null]),
+    ];
+    assert_eq!(people.into_iter().map(|person| json!(person)).collect::<Vec<_>>(), expected);
+}
+
 #[test]
 fn a_chat_that_never_goes_quiet_leaves_at_its_maximum_age() {
     let (home, receiver) = (Home::new(), Receiver::saying(204));
@@ -170,6 +206,7 @@ fn refused_and_replayed(plant: Option<&str>) -> bool {
     replayed.sort_unstable();
     assert_eq!(replayed, [1, 2]);
     assert!(taken.values().all(|batch| batch["meta"]["batch_reason"] == "replayed"));
+    assert!(taken.values().all(|batch| batch["batch_key"] == "telegram:tg:1"));
 
     // A chat that is closed by hand says so.
     send(&running, [message(7, 3)]);

@@ -5,7 +5,7 @@ use potok_testkit::sim::{Act, Deliver, Manner, RecordKind, Scenario, SimTarget, 
 
 #[cfg(debug_assertions)]
 use super::{Bug, Promise, breaks};
-use super::{SHAPES, Shape, all_good, id_of, run_well, sealed_ids, steady};
+use super::{SHAPES, Shape, all_delivered, all_good, id_of, run_well, sealed_ids, steady};
 
 const IDS: [&str; 8] = ["a1", "a2", "a3", "a4", "a5", "a6", "a7", "a8"];
 
@@ -56,6 +56,31 @@ fn a_group_that_leaves_by_partition_is_found() {
         scenario.delivers =
             vec![Deliver { to: SimTarget::Topic("out".into()), key_by_k: true, once: false }];
         assert!(breaks(Bug::ByPartition, Promise::OrderOfArrival, scenario), "{shape:?}");
+    }
+}
+
+/// Where the log is shared, somebody who pauses the pipeline keeps new records out: what was gathered
+/// before goes out at its time, and what comes meanwhile when the pipeline goes on.
+#[test]
+fn what_was_gathered_before_a_pause_goes_out_in_it() {
+    for shape in SHAPES.into_iter().filter(|shape| shape.sharing > 0) {
+        let mut scenario = steady(shape);
+        scenario.acts = vec![
+            (10, Act::Send(all_good("in", &["a1", "a2"]))),
+            (500, Act::Pause),
+            (6_000, Act::AllEnded),
+            (6_100, Act::Send(all_good("in", &["b1"]))),
+            (12_000, Act::Resume),
+            (20_000, Act::AllEnded),
+        ];
+        let what = format!("{shape:?}");
+        let outcome = run_well(scenario, &what);
+        all_delivered(&outcome, &["a1", "a2", "b1"], &what);
+        let at = |act: &str| outcome.trace.iter().position(|line| line.contains(act)).unwrap();
+        let (paused, resumed) = (at("act Pause"), at("act Resume"));
+        let calls = |lines: &[String]| lines.iter().filter(|l| l.contains("destination 0")).count();
+        assert!(calls(&outcome.trace[paused..resumed]) > 0, "{what}: nothing went out meanwhile");
+        assert!(calls(&outcome.trace[resumed..]) > 0, "{what}: nothing waited");
     }
 }
 

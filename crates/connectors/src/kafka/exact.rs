@@ -40,6 +40,7 @@ use super::progress::GroupProgress;
 use super::settings::{Health, KafkaConfig, Listener, Role, tell};
 use super::source::GroupMembership;
 use super::topics::Topics;
+use super::unanswered::Unanswered;
 use super::{blocking, fault, lock, native};
 
 /// How long the broker lets a transaction be open. Until it ends, nobody reads behind it.
@@ -83,6 +84,7 @@ pub struct Inner {
     pub batch_bytes: AtomicUsize,
     /// The name under which the broker knows the transactions of this group in this process.
     pub transactional_id: String,
+    pub unanswered: Arc<Unanswered>,
 }
 
 /// The name of a group's transactions in one process, told from others by `own`.
@@ -163,7 +165,11 @@ impl Journal for ExactJournal {
         topics.dedup();
         self.inner.topics.ensure(&topics).await?;
         let (inner, transaction) = (self.inner.clone(), transaction.clone());
-        let write = blocking(move || inner.write(&transaction));
+        let (call, watched_call) = inner.unanswered.begin(&inner.group);
+        let write = blocking(move || {
+            let _call = call;
+            inner.write(&transaction)
+        });
         let inner = self.inner.clone();
         // A task of its own: whoever asked may not wait so long, and the group must be left all the same.
         let watched = tokio::spawn(async move {
@@ -172,6 +178,9 @@ impl Journal for ExactJournal {
                 // Whatever the client still does, it is not asked again: the next producer ends what
                 // this one has begun.
                 *lock(&inner.session) = None;
+                inner.unanswered.give_up(&watched_call);
+            } else {
+                inner.unanswered.answered(&inner.group);
             }
             written
         });

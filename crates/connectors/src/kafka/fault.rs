@@ -365,6 +365,16 @@ pub fn no_answer(after: Duration) -> Fault {
     .code("P0615")
 }
 
+/// The client was asked for so many transactions in a row, and never said anything.
+pub fn never_answered(in_a_row: u32, outstanding: usize) -> Fault {
+    Fault::wait(format!(
+        "Kafka's client has not said of {in_a_row} transactions in a row what became of them; the group \
+         is opened again after a while"
+    ))
+    .code("P0615")
+    .hint(format!("restart potok where the cluster is well: {outstanding} of them still hold a thread"))
+}
+
 /// The one that had it is still letting go.
 pub fn group_closing(group: &str) -> Fault {
     Fault::wait(format!("the group `{group}` is still being closed")).code("P0609")

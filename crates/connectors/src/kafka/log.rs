@@ -31,6 +31,7 @@ use super::source::{GroupMembership, KafkaGroup, KafkaJournal, KafkaSource};
 use super::store::KafkaBodies;
 use super::topics::{TopicKind, Topics, partitions_of};
 use super::turns::Turns;
+use super::unanswered::Unanswered;
 use super::writer::RecordWriter;
 use super::{blocking, fault, lock, nonce, reader, registry};
 
@@ -50,6 +51,7 @@ pub struct KafkaLog {
     warned: Mutex<HashSet<String>>,
     /// Tells the transactions of this process from those of others.
     own: u64,
+    unanswered: Arc<Unanswered>,
 }
 
 impl KafkaLog {
@@ -71,6 +73,7 @@ impl KafkaLog {
             damage: Arc::default(),
             warned: Mutex::default(),
             own: nonce(),
+            unanswered: Arc::default(),
         }))
     }
 
@@ -267,6 +270,7 @@ impl KafkaLog {
                 producer: Mutex::default(),
                 batch_bytes: AtomicUsize::new(0),
                 transactional_id: exact::transactional_id(&spec.group, self.own),
+                unanswered: self.unanswered.clone(),
             };
             return Arc::new(ExactJournal { inner: Arc::new(inner) });
         }
@@ -277,6 +281,9 @@ impl KafkaLog {
 
     /// Makes everything there that a group needs before it is read.
     async fn set_up(&self, spec: &ConsumerGroupSpec) -> Result<(), Fault> {
+        if spec.exact {
+            self.unanswered.may_open(&spec.group)?;
+        }
         self.reserve(&spec.group).await?;
         self.topics.register(&spec.info);
         let info = &spec.info;

@@ -40,6 +40,7 @@ mod source;
 mod store;
 mod topics;
 mod turns;
+mod unanswered;
 mod writer;
 
 pub use log::KafkaLog;

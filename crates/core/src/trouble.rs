@@ -223,6 +223,8 @@ pub enum Bug {
     EndingsCountedTwice,
     /// Records that are handed back stay counted as received.
     HandBacksForgotten,
+    /// Records that were handed back are in no counter that only rises.
+    ReturnsUncounted,
     /// Dead letters count as delivered.
     LettersCountedDelivered,
     /// A repeat that its destination dropped counts as delivered.

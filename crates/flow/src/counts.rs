@@ -139,7 +139,7 @@ impl Drop for InFlight {
             numbers.in_flight -= self.records;
             if !planted(Bug::HandBacksForgotten) {
                 numbers.received -= self.records;
-                numbers.returned += self.records;
+                numbers.returned += if planted(Bug::ReturnsUncounted) { 0 } else { self.records };
             }
         }
     }

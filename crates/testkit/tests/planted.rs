@@ -237,6 +237,11 @@ fn hand_backs_forgotten() {
 }
 
 #[test]
+fn received_falls_when_records_are_handed_back() {
+    is_found(Bug::ReturnsUncounted, &[Promise::CountsAddUp]);
+}
+
+#[test]
 fn dead_letters_counted_as_delivered() {
     is_found(Bug::LettersCountedDelivered, &[Promise::CountsAreTrue]);
     is_found_in_groups(Bug::LettersCountedDelivered, &[Promise::CountsAreTrue]);

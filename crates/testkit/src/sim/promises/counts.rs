@@ -30,6 +30,8 @@ pub struct ProcessCounts {
     letters: BTreeSet<(Position, Option<u32>, u32)>,
     /// Records it has noted as ended.
     ended: BTreeSet<Position>,
+    /// How many it said it has taken in so far, with those that it has handed back.
+    said: u64,
 }
 
 /// How records ended, in the order of the fields of a status.
@@ -150,7 +152,13 @@ pub(in crate::sim) fn check_counts(w: &mut State, process: usize, status: &Statu
         w.violated(Promise::CountsAddUp, what);
     }
     let Some(expect) = w.expect.clone() else { return };
-    let Some(deeds) = w.deeds.remove(&process) else { return };
+    let Some(mut deeds) = w.deeds.remove(&process) else { return };
+    let before = std::mem::replace(&mut deeds.said, received + status.returned);
+    if deeds.said < before {
+        let what =
+            format!("what process {process} has received fell from {before} to {}", deeds.said);
+        w.violated(Promise::CountsAddUp, what);
+    }
     let taken = deeds.taken.values().sum::<u64>() + deeds.instead_of_copies(w);
     if received > taken {
         let what = format!("process {process} counts {received} records of {taken}");

@@ -515,20 +515,40 @@ impl Engine {
         tracked.collect()
     }
 
-    /// Closes the open group of that key now; false where there is none.
-    pub fn close_group(&self, pipeline: &str, key: &str) -> Result<bool, Fault> {
-        self.ask(pipeline, key, Command::Close)
+    /// Closes the open groups of that key now, or those of them that are of these generations
+    /// ([`GroupView::generation`]); false where there is none.
+    pub fn close_group(
+        &self,
+        pipeline: &str,
+        key: &str,
+        only: Option<&[String]>,
+    ) -> Result<bool, Fault> {
+        self.ask(pipeline, key, only, Command::Close)
     }
 
-    /// Closes the open group of that key now and sets its records aside; false where there is
-    /// none.
-    pub fn drop_group(&self, pipeline: &str, key: &str) -> Result<bool, Fault> {
-        self.ask(pipeline, key, Command::Drop)
+    /// The same, and sets their records aside.
+    pub fn drop_group(
+        &self,
+        pipeline: &str,
+        key: &str,
+        only: Option<&[String]>,
+    ) -> Result<bool, Fault> {
+        self.ask(pipeline, key, only, Command::Drop)
     }
 
-    fn ask(&self, pipeline: &str, key: &str, wish: Command) -> Result<bool, Fault> {
+    fn ask(
+        &self,
+        pipeline: &str,
+        key: &str,
+        only: Option<&[String]>,
+        wish: Command,
+    ) -> Result<bool, Fault> {
+        // What is no name of ours is that of a group in a feed.
+        let number = |name: &String| u64::from_str_radix(name, 16).ok();
+        let only: Option<Vec<u64>> = only.map(|only| only.iter().filter_map(number).collect());
         self.with(pipeline, |handle| {
-            handle.held.as_ref().is_some_and(|(_, boards)| boards.ask(key, wish))
+            let boards = handle.held.as_ref().map(|(_, boards)| boards);
+            boards.is_some_and(|boards| boards.ask(key, only.as_deref(), wish))
         })
     }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use potok_core::{CloseReason, Fault};
-use potok_flow::{Engine, GroupCursor, GroupPage, GroupView};
+use potok_core::CloseReason;
+use potok_flow::{GroupCursor, GroupPage, GroupView};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
@@ -184,12 +184,20 @@ pub(crate) async fn page(
     Ok(GroupsPage { groups, total, looked_at: None, next })
 }
 
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct GroupChoice {
+    /// Only this one of the groups of the key, as a list named it.
+    generation: Option<String>,
+}
+
 pub(crate) async fn close(
     State(admin): State<Admin>,
     actor: Actor,
     Path((pipeline, id)): Path<(String, String)>,
+    Params(which): Params<GroupChoice>,
 ) -> Result<Json<serde_json::Value>, ApiError> {
-    close_group(&admin, &actor, &pipeline, &id).await?;
+    close_group(&admin, &actor, &pipeline, &id, which.generation.as_deref()).await?;
     Ok(Json(serde_json::json!({ "closed": id })))
 }
 
@@ -202,21 +210,23 @@ pub(crate) async fn drop(
     Ok(Json(serde_json::json!({ "dropped": id })))
 }
 
-/// Closes the open group of a key now.
+/// Closes the open groups of a key now; where somebody was shown one of them, that one, with what has
+/// come to it since, and no other.
 pub(crate) async fn close_group(
     admin: &Admin,
     actor: &Actor,
     pipeline: &str,
     id: &str,
+    shown: Option<&str>,
 ) -> Result<(), ApiError> {
-    let asked = ask(admin, pipeline, id, Engine::close_group, CloseReason::ClosedByHand).await;
+    let asked = ask(admin, pipeline, id, shown, CloseReason::ClosedByHand).await;
     let entry = AuditEntry::new(actor, "close_group").pipeline(pipeline).target(id);
     audit::note(admin, entry.result(&asked)).await;
     asked
 }
 
-/// Closes the open group of a key and sets its records aside; says how many it held. Whoever was shown
-/// what it holds before confirming drops that, and not what has come since.
+/// Closes the open groups of a key and sets their records aside; says how many they held. Whoever was
+/// shown what they hold before confirming drops that, and not what has come since.
 pub(crate) async fn drop_group(
     admin: &Admin,
     actor: &Actor,
@@ -233,7 +243,7 @@ pub(crate) async fn drop_group(
             Err(ApiError::new(StatusCode::CONFLICT, "P1505", what)
                 .hint("look at the group again, and confirm what it holds"))
         }
-        _ => ask(admin, pipeline, id, Engine::drop_group, CloseReason::Dropped).await,
+        shown => ask(admin, pipeline, id, shown, CloseReason::Dropped).await,
     };
     let entry = AuditEntry::new(actor, "drop_group").pipeline(pipeline).target(id).count(records);
     audit::note(admin, entry.result(&asked)).await;
@@ -243,7 +253,8 @@ pub(crate) async fn drop_group(
 /// What the open groups of a key hold.
 pub(crate) struct Held {
     pub records: u64,
-    /// Another one as soon as a record comes, or another group opens.
+    /// Another one as soon as a record comes, or another group opens: the generations, each with how
+    /// many records it has.
     pub mark: String,
 }
 
@@ -253,26 +264,49 @@ pub(crate) async fn held(admin: &Admin, pipeline: &str, id: &str) -> Result<Held
     for group in groups.filter(|group| group.state == "open") {
         let records: u64 = group.kinds.values().map(|kind| kind.records).sum();
         held.records += records;
-        held.mark.push_str(&format!("{}+{records} ", group.opened));
+        held.mark.push_str(&format!("{}+{records} ", group.generation));
     }
     held.mark.truncate(held.mark.trim_end().len());
     Ok(held)
 }
 
+/// Closes the open groups of a key for that reason; those that somebody was shown, where they are named.
 async fn ask(
     admin: &Admin,
     pipeline: &str,
     id: &str,
-    act: impl Fn(&Engine, &str, &str) -> Result<bool, Fault>,
+    shown: Option<&str>,
     reason: CloseReason,
 ) -> Result<(), ApiError> {
     running(admin, pipeline).await?;
-    if act(admin.engine(), pipeline, id)?
-        || admin.engine().close_feed_group(pipeline, id, reason).await?
+    let generation = |one: &str| one.split_once('+').map_or(one, |(name, _)| name).to_owned();
+    let shown: Option<Vec<String>> = shown.map(|shown| shown.split(' ').map(generation).collect());
+    let engine = admin.engine();
+    let is_here = match reason {
+        CloseReason::Dropped => engine.drop_group(pipeline, id, shown.as_deref())?,
+        _ => engine.close_group(pipeline, id, shown.as_deref())?,
+    };
+    if is_here {
+        return Ok(());
+    }
+    let open = of_key(admin, Some(pipeline), id).await?.into_iter();
+    let open: Vec<GroupView> = open.filter(|group| group.state == "open").collect();
+    let is_meant = |group: &GroupView| {
+        shown.as_ref().is_none_or(|shown| shown.iter().any(|name| *name == group.generation))
+    };
+    // A feed closes by the key alone.
+    if (open.is_empty() || open.iter().any(is_meant))
+        && engine.close_feed_group(pipeline, id, reason).await?
     {
         return Ok(());
     }
-    let what = format!("pipeline `{pipeline}` holds no open group `{id}`");
-    Err(ApiError::new(StatusCode::NOT_FOUND, "P0527", what)
-        .hint("`potok groups list` shows what is held"))
+    if open.is_empty() {
+        let what = format!("pipeline `{pipeline}` holds no open group `{id}`");
+        return Err(ApiError::new(StatusCode::NOT_FOUND, "P0527", what)
+            .hint("`potok groups list` shows what is held"));
+    }
+    let what = "nothing was closed: the group that was shown is open no more, and another one has \
+                opened under its key";
+    Err(ApiError::new(StatusCode::CONFLICT, "P1505", what)
+        .hint("look at the groups of the key again"))
 }

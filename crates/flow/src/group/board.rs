@@ -3,7 +3,6 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bytes::Bytes;
 use potok_core::Timestamp;
 use tokio::sync::Notify;
 
@@ -116,16 +115,12 @@ impl GroupTables {
         contents
     }
 
-    /// Asks something of the open groups of that key; false where there is none.
-    pub fn ask(&self, key: &str, wish: Command) -> bool {
+    /// Asks something of the open groups of that key, or of those of them that are of these
+    /// generations; false where there is none.
+    pub fn ask(&self, key: &str, only: Option<&[u64]>, wish: Command) -> bool {
         let mut any = false;
         for board in self.all() {
-            let mut index = board.index();
-            if index.has_open(key.as_bytes()) {
-                index.wishes.push((Bytes::copy_from_slice(key.as_bytes()), wish));
-                any = true;
-            }
-            drop(index);
+            any |= board.index().wish(key.as_bytes(), only, wish);
             board.nudge.notify_one();
         }
         any

@@ -22,6 +22,7 @@ mod sending;
 mod tests;
 mod view;
 mod waiting;
+mod wishes;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, OnceLock};
@@ -46,6 +47,7 @@ pub(super) use view::ViewContext;
 pub use view::{GroupCursor, GroupPage, GroupView, KindView};
 use waiting::WaitingRecord;
 
+pub(crate) use wishes::Command;
 /// A part of a batch has no more records and bytes than this, so that sending it fits into memory;
 /// fewer where the log takes no such seal.
 pub(super) const PART_RECORDS_MAX: usize = 10_000;
@@ -255,16 +257,8 @@ pub(crate) struct Index {
     pub caught_up: bool,
     /// How late each group closed, in milliseconds, since the last question.
     pub lateness: Vec<u64>,
-    /// Commands of people, group by group.
-    pub wishes: Vec<(Bytes, Command)>,
-}
-
-/// A command of a person for an open group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Command {
-    Close,
-    /// Close it now and set its records aside.
-    Drop,
+    /// Commands of people, each for the group that was open then: its name, and that of its generation.
+    wishes: Vec<(GroupKey, u64, Command)>,
 }
 
 impl Index {
@@ -462,10 +456,7 @@ impl Index {
 
     /// Closes what is due.
     pub fn close_due(&mut self, run_now: i64) {
-        for (key, wish) in std::mem::take(&mut self.wishes) {
-            let names: Vec<GroupKey> = self.open_of(&key).into_iter().cloned().collect();
-            names.iter().for_each(|name| self.freeze(name, wish.reason()));
-        }
+        self.obey();
         let mut all_due = Vec::new();
         for share in self.shares.values_mut() {
             let Some(now) = share.now(run_now) else { continue };
@@ -638,10 +629,6 @@ impl Index {
     /// When the open group was opened that a record joins which comes at `at`.
     pub fn opened(&self, name: &GroupKey, at: i64) -> Option<Timestamp> {
         self.open.get(name).filter(|group| at < group.due).map(|group| group.opened)
-    }
-
-    pub fn has_open(&self, key: &[u8]) -> bool {
-        !self.open_of(key).is_empty()
     }
 
     /// The open groups of a key: in each share, of each clock slice.

@@ -267,17 +267,21 @@ fn close_all(place: &Target, pipeline: &str, as_json: bool) -> Result<(), Failur
     let client = Client::find(place)?;
     let wanted = WantedGroups { pipeline: Some(pipeline), prefix: None, state: Some("open") };
     // What is closed leaves the list: all are known before the first is.
-    let mut ids = Vec::new();
+    let mut open = Vec::new();
     each_page(&client, &wanted, usize::MAX, |groups| {
-        ids.extend(groups.iter().filter_map(|group| group["id"].as_str().map(str::to_owned)));
+        let name = |group: &Value, of: &str| group[of].as_str().map(encode);
+        open.extend(
+            groups.iter().filter_map(|one| Some((name(one, "id")?, name(one, "generation")?))),
+        );
         Ok(())
     })?;
     let (mut closed, mut refused) = (0, None);
-    for id in ids {
-        let path = format!("/api/v1/pipelines/{}/groups/{}/close", encode(pipeline), encode(&id));
+    for (id, generation) in open {
+        let group = format!("/api/v1/pipelines/{}/groups/{id}", encode(pipeline));
+        let path = format!("{group}/close?generation={generation}");
         match client.post_json::<Value>(&path, "application/json", Vec::new()) {
             Ok(_) => closed += 1,
-            Err(failure) if ["P0527", "P1210"].iter().any(|code| failure.is(code)) => {}
+            Err(failure) if ["P0527", "P1210", "P1505"].iter().any(|code| failure.is(code)) => {}
             Err(failure) => refused = refused.or(Some(failure)),
         }
     }

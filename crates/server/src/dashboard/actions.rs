@@ -200,7 +200,8 @@ async fn perform(
             }
         },
         "close-group" => {
-            groups::close_group(admin, actor, pipeline, key).await?;
+            let shown = Some(field("generation")).filter(|shown| !shown.is_empty());
+            groups::close_group(admin, actor, pipeline, key, shown).await?;
             Ok(Outcome::said(format!("Group {key} of {pipeline} closes now.")))
         }
         "drop-group" => {

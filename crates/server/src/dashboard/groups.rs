@@ -57,7 +57,15 @@ pub(super) async fn page(context: &Context, query: &Query) -> Result<HtmlPage, A
         nav: Nav::Groups,
         parts,
         command: command.text(),
-        json: format!("/api/v1/groups?pipeline={}&limit={ROWS}", part(pipeline)),
+        json: address(
+            "/api/v1/groups",
+            &[
+                ("pipeline", pipeline),
+                ("prefix", field("key")),
+                ("state", field("state")),
+                ("limit", &ROWS.to_string()),
+            ],
+        ),
     })
 }
 
@@ -232,7 +240,11 @@ fn row(context: &Context, group: &GroupView) -> Markup {
 }
 
 fn close(context: &Context, group: &GroupView) -> Markup {
-    let fields = [("pipeline", group.pipeline.as_str()), ("key", group.id.as_str())];
+    let fields = [
+        ("pipeline", group.pipeline.as_str()),
+        ("key", group.id.as_str()),
+        ("generation", group.generation.as_str()),
+    ];
     context.form("close-group", &fields, html! { button class="btn s" { "Close now" } })
 }
 

@@ -87,6 +87,58 @@ async fn a_group_that_has_grown_is_not_dropped() {
 }
 
 #[tokio::test]
+async fn a_group_is_closed_as_it_is_and_its_successor_is_not() {
+    // The form named the key: whatever was open under it by then was closed.
+    let desk = Desk::start().await;
+    let send = |n: u64| desk.send("chat", [json!({ "k": "c", "n": n }).to_string()]);
+    send(0).await;
+    desk.sees("chat", "it is held", |status| status.held_records == 1).await;
+    let browser = desk.browser().await;
+    let first = browser.get("/groups").await.fields("close-group");
+    // One that only grew is closed with what it has by now.
+    send(1).await;
+    desk.sees("chat", "another came", |status| status.held_records == 2).await;
+    let to = sent(&browser, "close-group", first.clone(), "").await;
+    assert!(browser.get(&to).await.text.contains("Group c of chat closes now."), "{to}");
+    desk.sees("chat", "both are sent", |status| status.delivered == 2).await;
+    // What has opened under its key since is another one.
+    send(2).await;
+    desk.sees("chat", "the next is held", |status| status.held_records == 1).await;
+    let page = browser.get("/groups").await;
+    let mut late = page.fields("close-group");
+    let mark = |fields: &[(String, String)]| {
+        fields.iter().find(|(name, _)| name == "x-generation").map(|(_, value)| value.clone())
+    };
+    assert_ne!(mark(&first), mark(&late));
+    for (_, value) in late.iter_mut().filter(|(name, _)| name == "x-generation") {
+        *value = mark(&first).unwrap();
+    }
+    let to = sent(&browser, "close-group", late, "").await;
+    let said = browser.get(&to).await.text;
+    assert!(said.contains("P1505") && said.contains("another one has"), "{said}");
+    assert_eq!(desk.sees("chat", "it stays", |_| true).await.held_records, 1);
+    // The same by the API.
+    let of =
+        desk.json("/api/v1/groups?pipeline=chat&id=c").await["groups"][0]["generation"].clone();
+    let path = "/api/v1/pipelines/chat/groups/c/close?generation=";
+    let late = format!("{path}{}", mark(&first).unwrap());
+    assert!(desk.post_json(&late, &json!({})).await.contains("P1505"));
+    let good = format!("{path}{}", of.as_str().unwrap());
+    assert!(desk.post_json(&good, &json!({})).await.contains("\"closed\""));
+    desk.sees("chat", "it is sent", |status| status.delivered == 3).await;
+}
+
+#[tokio::test]
+async fn a_list_names_the_address_of_what_it_shows() {
+    let desk = Desk::start().await;
+    let page = desk.get("/groups?pipeline=chat&key=tele&state=open").await.text;
+    assert!(
+        page.contains("/api/v1/groups?pipeline=chat&amp;prefix=tele&amp;state=open&amp;limit=50"),
+        "{page}"
+    );
+}
+
+#[tokio::test]
 async fn a_dry_run_says_until_where_and_a_drop_keeps_to_it() {
     let desk = Desk::start().await;
     desk.dead_letters(0..3).await;

@@ -350,7 +350,7 @@ impl Runner {
             }
             Act::Kill(process) => self.freeze(process, None),
             Act::Release(key) => {
-                engines.iter().for_each(|engine| drop(engine.close_group(PIPELINE, key)));
+                engines.iter().for_each(|engine| drop(engine.close_group(PIPELINE, key, None)));
             }
             Act::AllEnded => self.check_all_ended(),
             Act::MakeAnew(topic, outputs) => {

@@ -120,6 +120,23 @@ fn a_group_that_was_put_forward_closes_once() {
     assert_eq!(index.seals(Timestamp(0)).len(), 1);
 }
 
+#[test]
+fn a_command_is_for_the_group_that_was_open_when_it_was_given() {
+    // It named a key: carried out after the group had closed, it closed the next one under it.
+    let mut index = index(ClosePlan { max_count: Some(2), ..ClosePlan::default() });
+    add(&mut index, entry(0, 0));
+    assert!(index.wish(b"g", None, Command::Close));
+    let first = index.open.values().next().unwrap().name;
+    add(&mut index, entry(1, 0));
+    add(&mut index, entry(2, 0));
+    assert_eq!(closed(&mut index, 1), [vec![0, 1]], "it was full, and the next one stays open");
+    assert!(!index.wish(b"g", Some(&[first]), Command::Drop), "that one is open no more");
+    let second = index.open.values().next().unwrap().name;
+    assert!(!index.wish(b"h", None, Command::Close));
+    assert!(index.wish(b"g", Some(&[second]), Command::Drop));
+    assert_eq!(closed(&mut index, 2), [vec![2]]);
+}
+
 /// The seals of all that is closed are read back, and what they name is sent.
 fn send_closed(index: &mut Index, now: i64) {
     index.close_due(now);

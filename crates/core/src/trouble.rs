@@ -215,6 +215,24 @@ pub enum Bug {
     NullsForgotten,
     /// A note waits for rows that somebody has locked.
     WaitsForLocks,
+    /// Rows behind one that failed are read again and again.
+    BehindUnnamed,
+    /// A key opens when its row is given up, before that is committed.
+    ReopenedEarly,
+    /// What a table refuses of one row is refused of all that are noted with it.
+    NotesStandTogether,
+    /// Nobody looks whether a person has taken care of a row that failed.
+    SkipsUnseen,
+    /// A failure of a row is set, whatever a person has made of its count.
+    CountsSet,
+    /// What was published is never published again.
+    RemembersPublished,
+    /// Any index that names the flag, or a part of its name, is taken for that of rows that wait.
+    IndexByName,
+    /// A server chooses by which index it looks for rows that are noted.
+    IndexByPlan,
+    /// A server makes a table of a long list of ids.
+    ListsAsTables,
     /// Groups close when the first of several intakes has caught up.
     OneIntakeCatchesUp,
     /// Groups that are due are looked for when something comes.

@@ -122,6 +122,10 @@ impl Feed for Outbox {
         OutboxTable { shape, session: self.session(SessionPurpose::Look) }.backlog().await
     }
 
+    async fn check(&self) -> Result<Vec<String>, Fault> {
+        self.doubts().await
+    }
+
     fn letters(&self) -> Option<&dyn FeedLetters> {
         Some(self)
     }
@@ -396,7 +400,8 @@ impl OutboxSource {
         for (head, ids) in &behind {
             // In pieces, between which others have their turn.
             for ids in ids.chunks(BEHIND_MAX) {
-                if self.table.shape.plant.is(Bug::PutOffAlone) {
+                let plant = self.table.shape.plant;
+                if plant.is(Bug::PutOffAlone) || plant.is(Bug::BehindUnnamed) {
                     break;
                 }
                 let _turn = self.relay.turn.lock().await;
@@ -519,7 +524,7 @@ impl OutboxSource {
     /// Compares heads with the table: people skip rows, reset them, or want them tried now.
     async fn sweep(&mut self, token: &str) -> Result<(), Fault> {
         let heads = self.relay.flight().heads();
-        if heads.is_empty() {
+        if heads.is_empty() || self.table.shape.plant.is(Bug::SkipsUnseen) {
             return Ok(());
         }
         let ended = self.table.ended(&heads).await?;

@@ -1,7 +1,7 @@
 //! Looks at the tables before anything is relayed, and makes them where that is wanted.
 
 use potok_core::Fault;
-use potok_core::trouble::Plant;
+use potok_core::trouble::{Bug, Plant};
 use tracing::warn;
 
 use super::ddl;
@@ -71,7 +71,9 @@ async fn columns(
     Ok(schema.map(|schema| (schema, columns.collect())))
 }
 
-/// The unique index on the id alone; and whether an index leads to rows that wait.
+/// The unique index on the id alone; and whether an index leads to rows that wait: it has nothing but
+/// them, or begins with the flag and goes on in their order. The index of old rows begins with the flag as
+/// well, and is named after a column whose name has the flag's in it.
 async fn indexes(
     session: &dyn OutboxSession,
     shape: &Shape,
@@ -79,33 +81,80 @@ async fn indexes(
     let names = &shape.names;
     let (table, id, processed) =
         (shape.literal(&names.table), shape.literal(&names.id), shape.literal(&names.processed));
+    let by = match &shape.order {
+        Order::Column(column) => shape.literal(column),
+        Order::Time | Order::Rowid => shape.literal(&names.added_at),
+    };
     let sql = match shape.dialect {
         Dialect::Sqlite => format!(
             "SELECT l.name, l.\"unique\" AND NOT l.partial AND (SELECT group_concat(name) FROM \
-             pragma_index_info(l.name)) = {id}, instr(lower(coalesce(s.sql, '')), lower({processed})) > 0 \
+             pragma_index_info(l.name)) = {id}, 0, s.sql \
              FROM pragma_index_list({table}) l LEFT JOIN sqlite_schema s ON s.name = l.name \
-             UNION ALL SELECT 'PRIMARY', 1, 0 FROM pragma_table_xinfo({table}) \
+             UNION ALL SELECT 'PRIMARY', 1, 0, NULL FROM pragma_table_xinfo({table}) \
              WHERE pk = 1 AND lower(type) = 'integer' AND name = {id}"
         ),
         Dialect::Postgres => format!(
             "SELECT c.relname, (i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL \
              AND i.indnkeyatts = 1 AND a.attname = {id})::int, \
-             (position({processed} in pg_get_indexdef(i.indexrelid)) > 0 AND i.indisvalid)::int \
+             (i.indisvalid AND i.indpred IS NULL AND {} AND a.attname = {processed} \
+             AND (i.indnkeyatts = 1 OR b.attname = {by}))::int, \
+             CASE WHEN i.indisvalid THEN pg_get_expr(i.indpred, i.indrelid) END \
              FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid \
              LEFT JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0] \
+             LEFT JOIN pg_attribute b ON b.attrelid = i.indrelid AND b.attnum = i.indkey[1] \
              WHERE i.indrelid = to_regclass({})",
+            // Where the flag may be null, the server finds rows that wait by no key.
+            !shape.may_be_null(&names.processed),
             shape.literal(&shape.outbox())
         ),
         Dialect::Mysql => format!(
             "SELECT INDEX_NAME, CAST(MIN(NON_UNIQUE) = 0 AND COUNT(*) = 1 AND MAX(COLUMN_NAME) = {id} AS CHAR), \
-             CAST(SUM(COLUMN_NAME = {processed}) > 0 AS CHAR) FROM information_schema.STATISTICS \
+             CAST(SUM(SEQ_IN_INDEX = 1 AND COLUMN_NAME = {processed}) > 0 AND (COUNT(*) = 1 OR \
+             SUM(SEQ_IN_INDEX = 2 AND COLUMN_NAME = {by}) > 0) AS CHAR), NULL \
+             FROM information_schema.STATISTICS \
              WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = {table} GROUP BY INDEX_NAME \
              ORDER BY INDEX_NAME = 'PRIMARY' DESC"
         ),
     };
     let rows = session.query(sql).await?;
     let unique = rows.iter().find(|row| number(row, 1) == Some(1)).and_then(|row| text(row, 0));
-    Ok((unique, rows.iter().any(|row| number(row, 2) == Some(1))))
+    let has_index = rows.iter().any(|row| {
+        number(row, 2) == Some(1) || text(row, 3).is_some_and(|of| shape.is_of_waiting(&of))
+    });
+    Ok((unique, has_index))
+}
+
+impl Shape {
+    fn may_be_null(&self, name: &str) -> bool {
+        self.column(name).is_none_or(|column| column.nullable)
+    }
+
+    /// True for an index of nothing but rows that wait, by its condition: in PostgreSQL that itself, in
+    /// SQLite the end of the statement that made it. It has to be the one that reads have, or the server
+    /// does not see that it serves them.
+    fn is_of_waiting(&self, condition: &str) -> bool {
+        let plain = |text: &str| {
+            let text = text.replace(['(', ')', '"', '`', '[', ']'], " ");
+            text.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase()
+        };
+        let (condition, flag) = (plain(condition), plain(&self.names.processed));
+        if self.plant.is(Bug::IndexByName) {
+            return condition.contains(&flag);
+        }
+        let condition = match self.dialect {
+            Dialect::Sqlite => match condition.rsplit_once(" where ") {
+                Some((_, condition)) => condition.to_owned(),
+                None => return false,
+            },
+            _ => condition.replace(" ::boolean", ""),
+        };
+        match (self.dialect, self.may_be_null(&self.names.processed)) {
+            (Dialect::Postgres, false) => {
+                condition == format!("not {flag}") || condition == format!("{flag} = false")
+            }
+            _ => condition == format!("{flag} is not true"),
+        }
+    }
 }
 
 /// True where an index leads to the rows that wait.
@@ -255,43 +304,89 @@ impl Look<'_> {
         Ok(Some(shape))
     }
 
-    /// Without transactions nothing can be promised; and where the server hides rows from some users,
-    /// the relay's is one that must not be.
+    /// Without transactions nothing can be promised.
     async fn bears_notes(&self, shape: &Shape) -> Result<(), Fault> {
-        let (outbox, table) = (shape.literal(&shape.outbox()), shape.literal(&self.names.table));
-        let sql = match self.dialect {
-            Dialect::Sqlite => return Ok(()),
-            Dialect::Postgres => format!("SELECT row_security_active(to_regclass({outbox}))::int"),
-            Dialect::Mysql => format!(
-                "SELECT ENGINE FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() \
-                 AND TABLE_NAME = {table}"
-            ),
-        };
+        if self.dialect != Dialect::Mysql {
+            return Ok(());
+        }
+        let sql = format!(
+            "SELECT ENGINE FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() \
+             AND TABLE_NAME = {}",
+            shape.literal(&self.names.table)
+        );
         let rows = self.session.query(sql).await?;
         let said = rows.first().and_then(|row| text(row, 0)).unwrap_or_default();
-        match self.dialect {
-            Dialect::Mysql if !said.eq_ignore_ascii_case("InnoDB") => {
-                let what = format!("table `{}` is kept by {said}", self.names.table);
-                let hint =
-                    format!("it has no transactions: ALTER TABLE {} ENGINE=InnoDB", shape.outbox());
-                Err(fix(self.label, what, hint, "P1302"))
-            }
-            Dialect::Postgres if said == "1" => {
-                warn!(
-                    "{}: row level security hides rows of {} from this user, and they are never \
-                     published; give it BYPASSRLS",
-                    self.label,
-                    shape.outbox()
-                );
-                Ok(())
-            }
-            _ => Ok(()),
+        if said.eq_ignore_ascii_case("InnoDB") {
+            return Ok(());
         }
+        let what = format!("table `{}` is kept by {said}", self.names.table);
+        let hint = format!("it has no transactions: ALTER TABLE {} ENGINE=InnoDB", shape.outbox());
+        Err(fix(self.label, what, hint, "P1302"))
+    }
+
+    /// What somebody should know of a table that can be relayed.
+    pub async fn doubts(&self, shape: &Shape) -> Result<Vec<String>, Fault> {
+        let outbox = shape.outbox();
+        let mut doubts = Vec::new();
+        if self.dialect == Dialect::Postgres {
+            let hides = shape.literal(&outbox);
+            let sql = format!("SELECT row_security_active(to_regclass({hides}))::int");
+            let rows = self.session.query(sql).await?;
+            if rows.first().and_then(|row| number(row, 0)) == Some(1) {
+                doubts.push(format!(
+                    "row level security hides rows of {outbox} from this user, and they are never \
+                     published; give it BYPASSRLS"
+                ));
+            }
+        }
+        if shape.order == Order::Time {
+            let counted = match self.dialect {
+                Dialect::Mysql => "BIGINT NOT NULL AUTO_INCREMENT UNIQUE",
+                Dialect::Postgres | Dialect::Sqlite => "bigint GENERATED BY DEFAULT AS IDENTITY",
+            };
+            doubts.push(format!(
+                "rows are ordered by `{}` and id, which is not the order of commits; add a column \
+                 that the database counts: ALTER TABLE {outbox} ADD {} {counted}",
+                self.names.added_at,
+                ddl::SEQ
+            ));
+        }
+        if !shape.has_index {
+            doubts.push(format!(
+                "no index leads to the rows that wait, so the table is read less often; {}",
+                shape.index()
+            ));
+        }
+        Ok(doubts)
+    }
+
+    /// Whether it can be relayed, and what somebody should know; changes nothing.
+    pub async fn check(&self) -> Result<Vec<String>, Fault> {
+        let command = self.command();
+        let Some(shape) = self.table().await? else {
+            return match self.create {
+                true => Ok(Vec::new()),
+                false => Err(self.no_table(command)),
+            };
+        };
+        let missing = self.missing(&shape).await?;
+        if !missing.is_empty() && !self.create {
+            return Err(self.no_tables(&missing, &command));
+        }
+        self.doubts(&shape).await
+    }
+
+    fn command(&self) -> String {
+        format!("`potok outbox ddl {}` prints the statements", self.pipeline)
+    }
+
+    fn no_table(&self, command: String) -> Fault {
+        fix(self.label, format!("there is no table `{}`", self.names.table), command, "P1301")
     }
 
     /// The table, with everything that the relay needs beside it.
     pub async fn prepare(&self) -> Result<Shape, Fault> {
-        let command = format!("`potok outbox ddl {}` prints the statements", self.pipeline);
+        let command = self.command();
         let shape = match self.table().await? {
             Some(shape) => shape,
             None if self.create => {
@@ -303,28 +398,11 @@ impl Look<'_> {
                     fix(self.label, "the table was not made".to_owned(), command.clone(), "P1301")
                 })?
             }
-            None => {
-                let what = format!("there is no table `{}`", self.names.table);
-                return Err(fix(self.label, what, command, "P1301"));
-            }
+            None => return Err(self.no_table(command)),
         };
         self.beside(&shape, &command).await?;
-        if shape.order == Order::Time {
-            warn!(
-                "{}: rows are ordered by `{}` and id, which is not the order of commits; add a \
-                 column that the database counts: ALTER TABLE {} ADD {} bigint ...",
-                self.label,
-                self.names.added_at,
-                shape.outbox(),
-                ddl::SEQ
-            );
-        }
-        if !shape.has_index {
-            warn!(
-                "{}: no index leads to the rows that wait, so the table is read less often; {}",
-                self.label,
-                shape.index()
-            );
+        for doubt in self.doubts(&shape).await? {
+            warn!("{}: {doubt}", self.label);
         }
         Ok(shape)
     }
@@ -341,32 +419,32 @@ impl Look<'_> {
 
     /// The tables of potok, and dead letters.
     async fn beside(&self, shape: &Shape, command: &str) -> Result<(), Fault> {
-        let dead = &self.names.dead;
-        for turn in 0..2 {
-            let mut missing = Vec::new();
-            for table in [LEASES, WAITING, dead] {
-                let found = columns(self.session, self.dialect, Some(&shape.schema), table).await?;
-                let Some((_, there)) = found else {
-                    missing.push(table);
-                    continue;
-                };
-                if table != dead {
-                    continue;
-                }
-                let lacking = shape.lacking(&there);
-                if !lacking.is_empty() {
-                    return Err(lacks(self.label, dead, &lacking));
-                }
-            }
-            if missing.is_empty() {
-                return Ok(());
-            }
-            if !self.create || turn > 0 {
-                let what = format!("there is no table {}", missing.join(", "));
-                return Err(fix(self.label, what, command, "P1301"));
-            }
+        if self.create && !self.missing(shape).await?.is_empty() {
             self.make(&shape.beside()).await?;
         }
-        Ok(())
+        let missing = self.missing(shape).await?;
+        if missing.is_empty() { Ok(()) } else { Err(self.no_tables(&missing, command)) }
+    }
+
+    /// Those of them that are not there; refused where dead letters lack a column.
+    async fn missing<'a>(&'a self, shape: &Shape) -> Result<Vec<&'a str>, Fault> {
+        let dead = self.names.dead.as_str();
+        let mut missing = Vec::new();
+        for table in [LEASES, WAITING, dead] {
+            let found = columns(self.session, self.dialect, Some(&shape.schema), table).await?;
+            let Some((_, there)) = found else {
+                missing.push(table);
+                continue;
+            };
+            let lacking = if table == dead { shape.lacking(&there) } else { Vec::new() };
+            if !lacking.is_empty() {
+                return Err(lacks(self.label, dead, &lacking));
+            }
+        }
+        Ok(missing)
+    }
+
+    fn no_tables(&self, missing: &[&str], command: &str) -> Fault {
+        fix(self.label, format!("there is no table {}", missing.join(", ")), command, "P1301")
     }
 }

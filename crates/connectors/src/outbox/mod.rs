@@ -146,6 +146,19 @@ impl Outbox {
         Ok(shape)
     }
 
+    /// Whether the table can be relayed, and what somebody should know about it; changes nothing.
+    async fn doubts(&self) -> Result<Vec<String>, Fault> {
+        #[cfg(feature = "sqlite")]
+        if let OutboxServer::Sqlite(path) = &self.server
+            && self.settings.create_tables
+            && !path.exists()
+        {
+            // To look into the file would make it.
+            return Ok(Vec::new());
+        }
+        self.look_at(&*self.asking, self.settings.create_tables).check().await
+    }
+
     /// The table as it was last seen, or as it is.
     async fn look(&self) -> Result<Shape, Fault> {
         let known = self.shape.lock().unwrap_or_else(PoisonError::into_inner).clone();

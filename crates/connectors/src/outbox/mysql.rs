@@ -57,10 +57,11 @@ impl MysqlSession {
              SESSION time_zone = '+00:00', SESSION innodb_lock_wait_timeout = 1, \
              SESSION lock_wait_timeout = 1 \
              /*M!100300 , SESSION max_statement_time = {:.3}, \
-             SESSION in_predicate_conversion_threshold = 0, \
+             SESSION in_predicate_conversion_threshold = {}, \
              SESSION idle_transaction_timeout = {} */; \
              SET SESSION TRANSACTION ISOLATION LEVEL READ {}",
             self.call.as_secs_f64(),
+            if self.plant.is(Bug::ListsAsTables) { 1_000 } else { 0 },
             (self.lease / 2).as_secs().max(1),
             if self.plant.is(Bug::ReadsUncommitted) { "UNCOMMITTED" } else { "COMMITTED" },
         );

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::session::{Cells, number, text};
 use super::shape::{LEASES, Shape, WAITING};
+use super::statements::ReadLimits;
 use super::table::OutboxTable;
 use super::{Outbox, SessionPurpose};
 use crate::sql::Dialect;
@@ -147,6 +148,40 @@ impl Outbox {
     /// What the relay must be allowed.
     pub fn grants(&self) -> Vec<String> {
         Shape::planned(self.dialect(), &self.names).grants()
+    }
+
+    /// How the server would read while these rows are out, and how it would mark them: what both cost is
+    /// decided there. For tests.
+    #[doc(hidden)]
+    pub async fn plans(&self, ids: &[String]) -> Result<[Vec<String>; 2], Fault> {
+        let shape = self.look().await?;
+        let session = self.session(SessionPurpose::Note);
+        let limits = ReadLimits { rows: 2_000, bytes: 4 << 20 };
+        let explain = match self.dialect() {
+            Dialect::Sqlite => "EXPLAIN QUERY PLAN",
+            Dialect::Postgres | Dialect::Mysql => "EXPLAIN",
+        };
+        let lines = |rows: Vec<Cells>| {
+            let line = |row: &Cells| {
+                let cells = (0..row.len()).map(|at| text(row, at).unwrap_or_default());
+                cells.collect::<Vec<_>>().join(" ")
+            };
+            rows.iter().map(line).collect()
+        };
+        // Whoever has no lease has nothing to read or to mark.
+        let (leases, name) = (shape.leases(), shape.lease_literal());
+        let token =
+            session.query(format!("SELECT token FROM {leases} WHERE name = {name}")).await?;
+        let token = token.first().and_then(|row| text(row, 0)).unwrap_or_default();
+        let read = session.query(format!("{explain} {}", shape.read(&token, ids, limits))).await?;
+        let note = shape.mark(&token, ids);
+        for sql in note.before {
+            session.query(sql).await?;
+        }
+        // Behind the one that keeps the lease.
+        let mark = note.statements.into_iter().nth(1).unwrap_or_default();
+        let mark = session.query(format!("{explain} {mark}")).await?;
+        Ok([lines(read), lines(mark)])
     }
 
     /// Rows processed per second in the last minute; `None` where that cannot be said quickly.

@@ -121,7 +121,9 @@ impl Shape {
     /// By the id, in MariaDB and MySQL: any other way meets rows that somebody has locked.
     fn force(&self) -> String {
         match self.dialect {
-            Dialect::Mysql => format!(" FORCE INDEX ({})", self.quote(&self.id_index)),
+            Dialect::Mysql if !self.plant.is(Bug::IndexByPlan) => {
+                format!(" FORCE INDEX ({})", self.quote(&self.id_index))
+            }
             _ => String::new(),
         }
     }
@@ -257,9 +259,12 @@ impl Shape {
             Dialect::Mysql => format!("@@{}", self.quote(retry)),
             _ => format!("o.{}", self.quote(retry)),
         };
-        let set = match self.plant.is(Bug::CountsUp) {
-            true => format!("{} = COALESCE({on_right}, 0) + 1", self.assigned(retry)),
-            false => format!(
+        let set = match self.plant.bug() {
+            Some(Bug::CountsUp) => {
+                format!("{} = COALESCE({on_right}, 0) + 1", self.assigned(retry))
+            }
+            Some(Bug::CountsSet) => format!("{} = {}", self.assigned(retry), delay.attempt),
+            _ => format!(
                 "{} = CASE WHEN COALESCE({on_right}, 0) = {} THEN {} ELSE {on_right} END",
                 self.assigned(retry),
                 delay.seen,

@@ -55,16 +55,59 @@ async fn the_fiftieth_read_is_as_quick_as_the_first(system: System) {
         assert_eq!(relay.rows(1).await, [id.to_string()]);
         times.push(begun.elapsed());
     }
-    let median = |times: &[std::time::Duration]| {
-        let mut times = times.to_vec();
-        times.sort_unstable();
-        times[times.len() / 2]
-    };
-    let (first, last) = (median(&times[..4]), median(&times[40..]));
-    // The plan that is found at the fifth execution costs twenty times as much. A read may also have
-    // had to wait for its turn.
-    let bound = (first * 3).max(std::time::Duration::from_millis(300));
-    assert!(last < bound, "{first:?}, then {last:?}");
+    // The quickest of each: others use the machine, too. The plan that is found at the fifth execution
+    // costs twenty times as much.
+    let (first, last) = (times[..4].iter().min().unwrap(), times[40..].iter().min().unwrap());
+    assert!(*last < *first * 3, "{first:?}, then {last:?}");
+}
+
+/// How the server would read and mark with a table of which so many rows are out.
+async fn plans(system: System, rows: u32) -> [String; 2] {
+    let place = OutboxDatabase::new(system);
+    let relay = place.relay("").await;
+    let mut writer = place.writer().await;
+    writer.add_many("k", 0, rows).await;
+    // So that the server knows how many there are.
+    writer.run(if system == System::Mariadb { "ANALYZE TABLE outbox" } else { "ANALYZE" }).await;
+    let ids: Vec<String> = (1..=2_000).map(|id: u32| uuid(&id.to_string())).collect();
+    relay.outbox.plans(&ids).await.unwrap().map(|lines| lines.join("\n"))
+}
+
+mod plans {
+    use super::a_long_list_of_ids_stays_a_list;
+
+    on_servers! {
+        a_long_list_of_ids_stays_a_list,
+    }
+}
+
+/// Elsewhere a note locks nothing but the rows it changes, however it finds them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mariadb_notes_rows_by_their_ids() {
+    rows_are_noted_by_their_ids(System::Mariadb).await;
+}
+
+/// `GenericPlan`: the server knows the ids as constants. Else it compares each row with each of them, or
+/// puts them into a table of its own, and reads cost many times as much.
+pub async fn a_long_list_of_ids_stays_a_list(system: System) {
+    let [read, _] = plans(system, 3_000).await;
+    match system {
+        System::Mariadb => {
+            let becomes_table = read.contains("MATERIALIZED") || read.contains("tvc_");
+            assert!(!becomes_table, "the list is a table of its own: {read}");
+        }
+        _ => assert!(read.contains("<> ALL ('{00000000-"), "the ids are no constants: {read}"),
+    }
+}
+
+/// Rule 12: whatever else the server may find quicker looks at rows that others have locked.
+pub async fn rows_are_noted_by_their_ids(system: System) {
+    let [_, mark] = plans(system, 3_000).await;
+    let is_of_rows = |line: &&str| line.split_whitespace().any(|word| word == "o");
+    let mut of_rows = mark.lines().filter(is_of_rows).peekable();
+    assert!(of_rows.peek().is_some(), "{mark}");
+    let by_id = of_rows.all(|line| line.contains(" range PRIMARY PRIMARY "));
+    assert!(by_id, "it looks at the whole table: {mark}");
 }
 
 mod postgres_only {

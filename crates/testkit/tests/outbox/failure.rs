@@ -14,6 +14,7 @@ on_all! {
     the_key_opens_when_the_dead_letter_is_committed,
     a_row_skipped_by_hand_opens_its_key,
     a_row_is_tried_at_once_when_asked_for,
+    a_clock_that_was_set_back_puts_no_row_off,
     a_processed_row_that_is_reset_is_published_again,
     rows_that_keep_failing_take_turns_with_others,
     rows_behind_a_head_that_has_another_key_now_keep_their_order,
@@ -81,7 +82,7 @@ pub async fn what_failed_keeps_its_key_back_after_a_restart(system: System) {
 }
 
 /// `StarvedByBlocked`.
-async fn a_key_with_more_rows_than_one_read_starves_nobody(system: System) {
+pub async fn a_key_with_more_rows_than_one_read_starves_nobody(system: System) {
     let place = OutboxDatabase::new(system);
     let mut relay = place.relay("").await;
     let mut writer = place.writer().await;
@@ -158,7 +159,7 @@ pub async fn the_key_opens_when_the_dead_letter_is_committed(system: System) {
 }
 
 /// `SkippedByHand`.
-async fn a_row_skipped_by_hand_opens_its_key(system: System) {
+pub async fn a_row_skipped_by_hand_opens_its_key(system: System) {
     let place = OutboxDatabase::new(system);
     let mut relay = place.relay("").await;
     let mut writer = place.writer().await;
@@ -196,8 +197,33 @@ async fn a_row_is_tried_at_once_when_asked_for(system: System) {
     assert_eq!(rows, ["1", "2"]);
 }
 
+/// `ClockBack`: by the server's clock the row waits for another hour, longer than any row does.
+async fn a_clock_that_was_set_back_puts_no_row_off(system: System) {
+    let place = OutboxDatabase::new(system);
+    let mut relay = place.relay("").await;
+    let mut writer = place.writer().await;
+    let hour = match system {
+        System::Postgres => "clock_timestamp() + interval '1 hour'",
+        System::Mariadb => "UTC_TIMESTAMP(6) + INTERVAL 1 HOUR",
+        System::Sqlite => "CAST(unixepoch('subsec') * 1000 AS INTEGER) + 3600000",
+    };
+    for id in ["1", "2"] {
+        writer.add(id, "k", "A").await;
+        relay.rows(1).await;
+        relay.put_off(id, LONG).await;
+        writer.run(&format!("UPDATE potok_outbox_waiting SET until = {hour}")).await;
+        if id == "2" {
+            // Whoever takes over finds it so.
+            drop(relay);
+            relay = place.relay("").await;
+        }
+        assert_eq!(relay.rows(1).await, [id], "it waits for an hour");
+        relay.end(&[id]).await;
+    }
+}
+
 /// `RePublished`.
-async fn a_processed_row_that_is_reset_is_published_again(system: System) {
+pub async fn a_processed_row_that_is_reset_is_published_again(system: System) {
     let place = OutboxDatabase::new(system);
     let mut relay = place.relay("").await;
     let mut writer = place.writer().await;

@@ -201,7 +201,7 @@ pub mod servers {
     }
 
     /// `CheckRefuses`.
-    async fn a_row_that_cannot_be_marked_holds_up_no_other(system: System) {
+    pub async fn a_row_that_cannot_be_marked_holds_up_no_other(system: System) {
         let place = OutboxDatabase::new(system);
         let mut relay = place.relay("").await;
         let mut writer = place.writer().await;

@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use potok_core::trouble::{Bug, with_bug};
 
 use crate::place::System;
-use crate::{failure, lease, order, refusals, rows};
+use crate::{bounds, failure, lease, order, refusals, rows, setup};
 
 /// What a test says when it fails with this naive version in place.
 fn found<T: Future<Output = ()>>(bug: Bug, test: impl FnOnce() -> T + Send + 'static) -> String {
@@ -79,6 +79,33 @@ each_is_found! {
     heads_that_are_forgotten: PutOffAlone
         by failure::what_failed_keeps_its_key_back_after_a_restart,
         on [Postgres, Mariadb], who says "2 waits for 1";
+    rows_behind_a_head_that_are_not_named: BehindUnnamed
+        by failure::a_key_with_more_rows_than_one_read_starves_nobody,
+        on [Postgres, Mariadb], who says "it says nothing";
+    a_key_that_opens_too_early: ReopenedEarly
+        by refusals::dead_letters_that_cannot_be_written_hold_up_their_key_alone,
+        on [Postgres, Mariadb], who says "2 waits for it";
+    notes_that_stand_together: NotesStandTogether
+        by lease::servers::a_row_that_cannot_be_marked_holds_up_no_other,
+        on [Postgres, Mariadb], who says "later";
+    heads_that_are_not_looked_at: SkipsUnseen
+        by failure::a_row_skipped_by_hand_opens_its_key,
+        on [Postgres, Mariadb], who says "it says nothing";
+    attempts_that_are_set: CountsSet
+        by failure::a_repeated_note_counts_once_and_a_reset_stays,
+        on [Postgres, Mariadb], who says "a person's reset stays";
+    a_memory_of_what_was_published: RemembersPublished
+        by failure::a_processed_row_that_is_reset_is_published_again,
+        on [Postgres, Mariadb], who says "it says nothing";
+    an_index_by_its_name: IndexByName
+        by setup::only_an_index_of_rows_that_wait_counts,
+        on [Postgres], who says "the index of old rows";
+    rows_by_any_index: IndexByPlan
+        by bounds::rows_are_noted_by_their_ids,
+        on [Mariadb], who says "the whole table";
+    lists_that_become_tables: ListsAsTables
+        by bounds::a_long_list_of_ids_stays_a_list,
+        on [Mariadb], who says "a table of its own";
 }
 
 mod sqlite {
@@ -106,5 +133,23 @@ mod sqlite {
         heads_that_are_forgotten: PutOffAlone
             by failure::what_failed_keeps_its_key_back_after_a_restart,
             on [Sqlite], who says "2 waits for 1";
+        rows_behind_a_head_that_are_not_named: BehindUnnamed
+            by failure::a_key_with_more_rows_than_one_read_starves_nobody,
+            on [Sqlite], who says "it says nothing";
+        a_key_that_opens_too_early: ReopenedEarly
+            by refusals::dead_letters_that_cannot_be_written_hold_up_their_key_alone,
+            on [Sqlite], who says "2 waits for it";
+        heads_that_are_not_looked_at: SkipsUnseen
+            by failure::a_row_skipped_by_hand_opens_its_key,
+            on [Sqlite], who says "it says nothing";
+        attempts_that_are_set: CountsSet
+            by failure::a_repeated_note_counts_once_and_a_reset_stays,
+            on [Sqlite], who says "a person's reset stays";
+        a_memory_of_what_was_published: RemembersPublished
+            by failure::a_processed_row_that_is_reset_is_published_again,
+            on [Sqlite], who says "it says nothing";
+        an_index_by_its_name: IndexByName
+            by setup::only_an_index_of_rows_that_wait_counts,
+            on [Sqlite], who says "the index of old rows";
     }
 }

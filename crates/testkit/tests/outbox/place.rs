@@ -123,6 +123,8 @@ pub fn digits(uuid: &str) -> String {
 pub struct OutboxDatabase {
     pub system: System,
     url: String,
+    /// Whom relays say they are, where that is not the owner of everything.
+    user: Option<String>,
     /// What stands in front of the server, for tests that make the network's trouble.
     proxy: Option<Proxy>,
     _folder: tempfile::TempDir,
@@ -138,7 +140,7 @@ impl OutboxDatabase {
             System::Postgres => services::postgres().fresh_database(),
             System::Mariadb => services::mariadb().fresh_database(),
         };
-        OutboxDatabase { system, url, proxy: None, _folder: folder, path }
+        OutboxDatabase { system, url, user: None, proxy: None, _folder: folder, path }
     }
 
     /// A database of a server, which relays reach through a proxy.
@@ -147,6 +149,11 @@ impl OutboxDatabase {
         let port = place.server_port();
         let proxy = Proxy::start(([127, 0, 0, 1], port).into());
         OutboxDatabase { proxy: Some(proxy), ..place }
+    }
+
+    /// The same for relays of this user, whose password is its name.
+    pub fn as_user(self, user: &str) -> OutboxDatabase {
+        OutboxDatabase { user: Some(user.to_owned()), ..self }
     }
 
     fn server_port(&self) -> u16 {
@@ -163,6 +170,11 @@ impl OutboxDatabase {
 
     /// Where relays find it.
     fn relay_url(&self) -> String {
+        if let Some(user) = &self.user {
+            let (scheme, rest) = self.url.split_once("://").unwrap();
+            let (_, server) = rest.split_once('@').unwrap();
+            return format!("{scheme}://{user}:{user}@{server}");
+        }
         match &self.proxy {
             Some(proxy) => {
                 let (from, to) =

@@ -1,12 +1,14 @@
 //! Tables that are not as they should be: said at once, or worked with.
 
 use potok_core::{Fault, Feed as _, Move};
+use potok_testkit::services;
 
 use crate::place::{OutboxDatabase, Relay, System, info, uuid};
 
 on_all! {
     missing_tables_are_said_with_the_command,
     a_table_with_rows_gets_no_index,
+    only_an_index_of_rows_that_wait_counts,
     columns_may_have_other_names,
 }
 
@@ -17,7 +19,7 @@ async fn refused(place: &OutboxDatabase, more: &str) -> Fault {
 }
 
 /// The documented table, without anything beside it.
-fn documented(system: System) -> &'static str {
+pub fn documented(system: System) -> &'static str {
     match system {
         System::Sqlite => {
             "CREATE TABLE outbox (id TEXT PRIMARY KEY, event_type TEXT, payload TEXT, added_at TEXT \
@@ -79,6 +81,72 @@ async fn a_table_with_rows_gets_no_index(system: System) {
     assert_eq!(relay.rows(1).await, ["1"]);
     relay.set_aside("1").await;
     assert_eq!(place.query("SELECT count(*) FROM outbox_dead"), ["1"]);
+}
+
+/// What somebody should know of the table, as `potok check --connect` says it.
+async fn doubts(place: &OutboxDatabase, more: &str) -> Vec<String> {
+    place.outbox(more).check().await.unwrap()
+}
+
+/// The index of old rows is named after a column whose name begins with the flag's. Taken for the index
+/// of rows that wait, nobody was warned and nothing was paced.
+pub async fn only_an_index_of_rows_that_wait_counts(system: System) {
+    let place = OutboxDatabase::new(system);
+    let mut writer = place.writer().await;
+    let keep = ", \"keep_processed\": \"1d\"";
+    drop(place.relay("").await);
+    let says_so = |doubts: Vec<String>| match &doubts[..] {
+        [] => false,
+        [only] => {
+            assert!(only.contains("no index leads to the rows that wait"), "{only}");
+            assert!(only.contains("CREATE INDEX"), "{only}");
+            true
+        }
+        more => panic!("{more:?}"),
+    };
+    assert!(!says_so(doubts(&place, keep).await));
+    let drop_index = |name: &str| match system {
+        System::Mariadb => format!("DROP INDEX {name} ON outbox"),
+        _ => format!("DROP INDEX {name}"),
+    };
+    writer.run(&drop_index("outbox_unprocessed")).await;
+    assert!(says_so(doubts(&place, keep).await));
+    let (statements, _) = place.outbox(keep).ddl().await;
+    let of = |name: &str| statements.iter().find(|s| s.contains(name)).unwrap().clone();
+    let retention = of("outbox_processed");
+    assert!(retention.contains("processed_at"), "{retention}");
+    writer.run(&retention).await;
+    assert!(says_so(doubts(&place, keep).await), "the index of old rows leads to no other");
+    // Others that name the flag, or a part of its name, and lead nowhere.
+    let others: &[&str] = match system {
+        System::Postgres => &[
+            "CREATE INDEX other ON outbox (seq) WHERE processed",
+            "CREATE INDEX other ON outbox (seq, processed)",
+            "CREATE INDEX other ON outbox (seq) WHERE NOT processed AND retry_count > 0",
+        ],
+        System::Sqlite => &[
+            "CREATE INDEX other ON outbox (seq) WHERE processed IS TRUE",
+            "CREATE INDEX other ON outbox (processed)",
+            "CREATE INDEX other ON outbox (seq) WHERE processed IS NOT TRUE AND retry_count > 0",
+        ],
+        System::Mariadb => &["CREATE INDEX other ON outbox (added_at, processed)"],
+    };
+    for other in others {
+        writer.run(other).await;
+        assert!(says_so(doubts(&place, keep).await), "{other}");
+        writer.run(&drop_index("other")).await;
+    }
+    writer.run(&of("outbox_unprocessed")).await;
+    assert!(!says_so(doubts(&place, keep).await), "as potok recommends it");
+    writer.run(&drop_index("outbox_unprocessed")).await;
+    // Made by hand, in other words.
+    let own = match system {
+        System::Postgres => "CREATE INDEX own ON outbox (added_at) WHERE processed = false",
+        System::Sqlite => "CREATE INDEX own ON outbox(\"seq\")\nwhere (\"processed\"  is not true)",
+        System::Mariadb => "CREATE INDEX own ON outbox (processed)",
+    };
+    writer.run(own).await;
+    assert!(!says_so(doubts(&place, keep).await), "{own}");
 }
 
 /// Names in capitals, a trace, further headers, and an id that is a number.
@@ -145,6 +213,58 @@ async fn columns_may_have_other_names(system: System) {
 
 mod postgres_only {
     use super::*;
+
+    /// The rights that `--grants` prints are enough for everything that a relay does, and they are no
+    /// more than it needs.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_relay_works_with_the_rights_that_are_printed() {
+        let place = OutboxDatabase::new(System::Postgres);
+        drop(place.relay("").await);
+        let mut writer = place.writer().await;
+        let user = format!("relay{}", std::process::id());
+        let role = format!("CREATE ROLE {user} LOGIN PASSWORD '{user}'");
+        services::postgres().query(&services::postgres().admin_url(), &role);
+        for grant in place.outbox("").grants() {
+            assert!(grant.ends_with(" TO potok"), "{grant}");
+            writer.run(&grant.replace(" TO potok", &format!(" TO {user}"))).await;
+        }
+        let place = place.as_user(&user);
+        let more = ", \"create_tables\": false, \"keep_processed\": \"1d\"";
+        assert_eq!(place.outbox(more).check().await.unwrap(), [""; 0]);
+        let mut relay = place.relay(more).await;
+        for (id, key) in [("1", "a"), ("2", "b"), ("3", "b"), ("4", "c"), ("5", "d")] {
+            writer.add(id, key, "A").await;
+        }
+        relay.rows(5).await;
+        relay.end(&["1"]).await;
+        relay.put_off("2", std::time::Duration::from_secs(50)).await;
+        relay.give_back(&["3"]).await;
+        relay.set_aside("4").await;
+        relay.put_off("5", std::time::Duration::from_secs(50)).await;
+        assert_eq!(place.marked(), ["1"]);
+        assert!(relay.settle().await.is_empty(), "3 waits for 2");
+        assert_eq!(relay.outbox.retry(Some(&[uuid("2")])).await.unwrap(), [uuid("2")]);
+        assert_eq!(relay.rows(1).await, ["2"]);
+        relay.end(&["2"]).await;
+        assert_eq!(relay.rows(1).await, ["3"]);
+        relay.end(&["3"]).await;
+        assert_eq!(relay.outbox.skip(&[uuid("5")]).await.unwrap(), [uuid("5")]);
+        assert_eq!(relay.outbox.replay(&[uuid("4")]).await.unwrap(), [uuid("4")]);
+        assert_eq!(relay.rows(1).await, ["4"]);
+        relay.set_aside("4").await;
+        assert_eq!(relay.outbox.drop_dead(&[uuid("4")]).await.unwrap(), [uuid("4")]);
+        assert_eq!(relay.outbox.status().await.unwrap().waiting, 0);
+        let old = "UPDATE outbox SET processed_at = '2020-01-01 00:00:00'";
+        writer.run(old).await;
+        let until = tokio::time::Instant::now() + std::time::Duration::from_secs(60);
+        while place.query("SELECT count(*) FROM outbox") != ["0"] {
+            assert!(tokio::time::Instant::now() < until, "old rows stay");
+            assert!(relay.settle().await.is_empty());
+        }
+        let may = "SELECT has_column_privilege('NAME', 'outbox', 'payload', 'UPDATE')::int + \
+                   has_schema_privilege('NAME', 'public', 'CREATE')::int";
+        assert_eq!(place.query(&may.replace("NAME", &user)), ["0"]);
+    }
 
     /// A time that is no time stops nobody.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

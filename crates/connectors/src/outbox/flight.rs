@@ -5,7 +5,7 @@
 //! - and, after one was given back or a key was opened again, from a read that began later, when nothing
 //!   of the key is out: an earlier read did not see what came back.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,8 +51,8 @@ pub(super) struct Flight {
     shut: HashMap<Bytes, Vec<RowId>>,
     /// Published, not yet marked: locked by somebody.
     unmarked: HashSet<RowId>,
-    /// Published, and the table refuses to mark them.
-    unmarkable: HashSet<RowId>,
+    /// Published, and the table refuses to mark them; those that were tried longest ago come first.
+    unmarkable: VecDeque<RowId>,
 }
 
 /// What a read is compared with.
@@ -177,13 +177,17 @@ impl Flight {
     /// It was published, and cannot be marked. Its key goes on.
     pub fn cannot_mark(&mut self, id: &RowId) {
         self.unmarked.remove(id);
-        self.unmarkable.insert(id.clone());
+        if !self.unmarkable.contains(id) {
+            self.unmarkable.push_back(id.clone());
+        }
         self.open(id);
     }
 
-    /// Some of those that cannot be marked.
-    pub fn unmarkable(&self, most: usize) -> Vec<RowId> {
-        self.unmarkable.iter().take(most).cloned().collect()
+    /// Some of those that cannot be marked, to be tried again; others have their turn the next time.
+    pub fn try_unmarkable(&mut self, most: usize) -> Vec<RowId> {
+        let some: Vec<RowId> = self.unmarkable.iter().take(most).cloned().collect();
+        self.unmarkable.rotate_left(some.len());
+        some
     }
 
     pub fn unmarkable_len(&self) -> usize {
@@ -192,7 +196,7 @@ impl Flight {
 
     /// The table takes the mark of one that could not be marked.
     pub fn marked_at_last(&mut self, id: &RowId) {
-        self.unmarkable.remove(id);
+        self.unmarkable.retain(|other| other != id);
     }
 
     pub fn has_unmarked(&self) -> bool {
@@ -311,6 +315,19 @@ mod tests {
 
     fn key(key: &str) -> Bytes {
         Bytes::from(key.to_owned())
+    }
+
+    #[test]
+    fn rows_that_cannot_be_marked_take_turns() {
+        let mut flight = Flight::default();
+        for id in ["1", "2", "3", "1"] {
+            flight.cannot_mark(&id.into());
+        }
+        assert_eq!(flight.unmarkable_len(), 3);
+        assert_eq!(flight.try_unmarkable(2).join(" "), "1 2");
+        assert_eq!(flight.try_unmarkable(2).join(" "), "3 1");
+        flight.marked_at_last(&"3".into());
+        assert_eq!(flight.try_unmarkable(9).join(" "), "2 1");
     }
 
     #[tokio::test]

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use potok_core::trouble::crash_point;
+use potok_core::trouble::{Bug, crash_point};
 use potok_core::{
     EndedOffsets, Fault, FeedCommit, Move, PostponedRecord, Progress, RECORD_BYTES_MAX, Reason,
     SetAside,
@@ -111,7 +111,8 @@ impl Relay {
                 Ok(noted) => noted,
                 Err(fault) => {
                     self.marks.failed(part.len());
-                    if fault.next != Move::SetAside {
+                    let is_of_all = self.notes.shape.plant.is(Bug::NotesStandTogether);
+                    if fault.next != Move::SetAside || is_of_all {
                         return Err(fault);
                     }
                     if refused == REFUSED_TRIED {
@@ -140,6 +141,9 @@ impl Relay {
                     (true, None) => {}
                     (false, Some(offset)) => flight.ended(*offset),
                     (false, None) => flight.marked(id),
+                }
+                if self.notes.shape.plant.is(Bug::RemembersPublished) {
+                    flight.cannot_mark(id);
                 }
             }
         }
@@ -273,6 +277,9 @@ impl Relay {
             error: &clip(&failed.error),
         };
         crash_point("dead_letter.before");
+        if self.notes.shape.plant.is(Bug::ReopenedEarly) {
+            self.flight().ended(offset);
+        }
         let buried = self.notes.bury(token, &burial).await;
         crash_point("dead_letter.after");
         let wait = match buried {
@@ -361,16 +368,12 @@ impl Relay {
     }
 
     /// Tries some of the rows again that were published and could not be marked: somebody may have
-    /// mended the table. Where there are too many, that is waited for.
+    /// mended the table, or some of the rows. Where there are too many, that is waited for.
     pub async fn mark_refused(&self, token: &str) -> Result<(), Fault> {
-        let rows = self.flight().unmarkable(REFUSED_TRIED);
-        if rows.is_empty() {
-            return Ok(());
-        }
         let refused = lock(&self.refused).clone().filter(|(_, again)| Instant::now() < *again);
         let fault = match refused {
             Some((fault, _)) => Some(fault),
-            None => self.try_refused(token, &rows).await?,
+            None => self.try_refused(token).await?,
         };
         let all = self.flight().unmarkable_len();
         let Some(fault) = fault.filter(|_| all >= REFUSED_MAX) else { return Ok(()) };
@@ -384,23 +387,29 @@ impl Relay {
         Fault::wait(what).because(fault).hint(hint).code("P1308")
     }
 
-    /// Why the first of them that cannot be marked cannot be.
-    async fn try_refused(&self, token: &str, rows: &[RowId]) -> Result<Option<Fault>, Fault> {
-        let _turn = self.turn.lock().await;
-        for id in rows {
+    /// Why those whose turn it is cannot be marked; nothing where one of them could, and others have
+    /// their turn at once.
+    async fn try_refused(&self, token: &str) -> Result<Option<Fault>, Fault> {
+        let rows = self.flight().try_unmarkable(REFUSED_TRIED);
+        let (mut refused, mut is_mended) = (None, false);
+        for id in &rows {
+            let _turn = self.turn.lock().await;
             match self.notes.mark(token, &[id.to_string()], &[]).await {
-                Ok(noted) if noted.mine && noted.left.is_empty() => {
+                Ok(noted) if !noted.mine => return Ok(None),
+                Ok(noted) if noted.left.is_empty() => {
                     self.flight().marked_at_last(id);
                     self.counters.published(1);
+                    is_mended = true;
                 }
-                Ok(_) => return Ok(None),
-                Err(fault) if fault.next == Move::SetAside => {
-                    let again = Instant::now() + REFUSED_EVERY;
-                    *lock(&self.refused) = Some((fault.clone(), again));
-                    return Ok(Some(fault));
-                }
+                // Somebody has it locked.
+                Ok(_) => {}
+                Err(fault) if fault.next == Move::SetAside => refused = Some(fault),
                 Err(fault) => return Err(fault),
             }
+        }
+        if let Some(fault) = refused.filter(|_| !is_mended) {
+            *lock(&self.refused) = Some((fault.clone(), Instant::now() + REFUSED_EVERY));
+            return Ok(Some(fault));
         }
         Ok(None)
     }

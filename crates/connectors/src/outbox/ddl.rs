@@ -251,23 +251,22 @@ impl Shape {
         ]
     }
 
-    /// What the relay's user must be allowed; `user` stands for its name.
+    /// What the relay's user, potok, must be allowed: of the table it changes nothing but how far it is,
+    /// it deletes what is given up or old, and it inserts what is replayed.
     pub(super) fn grants(&self) -> Vec<String> {
         let (outbox, dead) = (self.name(&self.names.table), self.name(&self.names.dead));
-        let own = [LEASES, WAITING].map(|name| self.name(name));
-        let to = "TO potok";
+        let marks = [&self.names.processed, &self.names.processed_at, &self.names.retry_count];
+        let marks = marks.map(|name| self.quote(name)).join(", ");
+        let grant = |what: &str, on: &str| format!("GRANT {what} ON {on} TO potok");
+        let all = "SELECT, INSERT, UPDATE, DELETE";
+        let own = [dead, self.name(LEASES), self.name(WAITING)];
+        let mut grants = vec![grant(&format!("SELECT, INSERT, DELETE, UPDATE ({marks})"), &outbox)];
+        grants.extend(own.iter().map(|table| grant(all, table)));
         match self.dialect {
             Dialect::Sqlite => Vec::new(),
-            Dialect::Postgres | Dialect::Mysql => {
-                let all = "GRANT SELECT, INSERT, UPDATE, DELETE ON".to_string();
-                let mut grants: Vec<String> = [outbox, dead]
-                    .iter()
-                    .chain(&own)
-                    .map(|name| format!("{all} {name} {to}"))
-                    .collect();
-                if self.dialect == Dialect::Mysql {
-                    grants.push(format!("GRANT CREATE TEMPORARY TABLES ON *.* {to}"));
-                }
+            Dialect::Postgres => grants,
+            Dialect::Mysql => {
+                grants.push(grant("CREATE TEMPORARY TABLES", "*.*"));
                 grants
             }
         }

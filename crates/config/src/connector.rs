@@ -89,6 +89,12 @@ pub trait FeedSettings: Debug + Send + Sync {
         false
     }
 
+    /// What two pipelines of a process cannot both have as their source, e.g. a table; none where they
+    /// can.
+    fn sole(&self) -> Option<String> {
+        None
+    }
+
     /// The settings themselves, for commands that are about this connector only.
     fn as_any(&self) -> Option<&dyn Any> {
         None

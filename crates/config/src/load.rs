@@ -213,7 +213,7 @@ fn read_schema(entry: &Entry, base_dir: &Path, findings: &mut Findings) -> Optio
 }
 
 /// What two pipelines cannot both be in one process: the same name, progress under the same
-/// consumer group, dead letters in the same topic. Reported in the later file.
+/// consumer group, one outbox table, dead letters in the same topic. Reported in the later file.
 pub fn check_together(pipelines: &[LoadedFile<Pipeline>]) -> Vec<Problem> {
     let mut problems = Vec::new();
     for (index, later) in pipelines.iter().enumerate() {
@@ -235,6 +235,12 @@ pub fn check_together(pipelines: &[LoadedFile<Pipeline>]) -> Vec<Problem> {
                     later.http_paths().any(|path| earlier.http_paths().any(|other| other == path)),
                     "path for HTTP requests",
                     &["source", "http"][..],
+                    "source",
+                ),
+                (
+                    later.sole_sources().any(|one| earlier.sole_sources().any(|of| of == one)),
+                    "table as the source",
+                    &["source", "outbox"][..],
                     "source",
                 ),
                 (

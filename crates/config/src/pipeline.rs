@@ -118,6 +118,14 @@ impl Pipeline {
         })
     }
 
+    /// Sources that are of no other pipeline of the process.
+    pub(crate) fn sole_sources(&self) -> impl Iterator<Item = String> {
+        self.inputs().filter_map(|input| match input {
+            Input::Feed(feed) => feed.sole(),
+            Input::Topics { .. } => None,
+        })
+    }
+
     /// What its sources are, in order.
     pub fn inputs(&self) -> impl Iterator<Item = &Input> {
         self.source.iter().filter_map(Source::input)

@@ -275,6 +275,11 @@ impl FeedSettings for OutboxSettings {
         true
     }
 
+    /// The second would stand by for ever.
+    fn sole(&self) -> Option<String> {
+        Some(format!("{} {}", &*self.db, &*self.outbox))
+    }
+
     fn as_any(&self) -> Option<&dyn Any> {
         Some(self)
     }

@@ -48,6 +48,8 @@ fn published(running: &Running, topic: &str) -> Vec<(u64, String, String)> {
         let headers = &line["headers"];
         let id = header(headers, "potok-id");
         assert_eq!(header(headers, "id"), id, "{line}");
+        assert!(!header(headers, "event_type").is_empty(), "{line}");
+        assert!(header(headers, "added_at").starts_with("20"), "{line}");
         let number = value["payload"]["n"].as_u64().unwrap();
         (number, line["key"].as_str().unwrap().to_owned(), id)
     };
@@ -260,6 +262,86 @@ fn failing_rows_are_shown_retried_and_skipped() {
     assert_eq!(waiting(&application), 1);
     running.run(["outbox", "retry", "--all"], b"").good();
     running.run(["outbox", "skip"], b"").exits(2);
+    // Who did that is noted, and to which rows.
+    let audit: Value = serde_json::from_str(&running.get("/api/v1/audit").unwrap().1).unwrap();
+    let noted: BTreeSet<(String, String)> = audit
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| [&entry["action"], &entry["target"]].map(|of| of.as_str().unwrap().to_owned()))
+        .map(|[action, target]| (action, target))
+        .collect();
+    for (action, target) in
+        [("retry_rows", uuid(1)), ("skip_rows", uuid(1)), ("retry_rows", "all".to_owned())]
+    {
+        assert!(noted.contains(&(action.to_owned(), target)), "{action}: {audit}");
+    }
+}
+
+/// `ReopenedEarly`: the row is given up, and before that is committed the process dies. What waits behind
+/// it is published after it has become a dead letter, and not before.
+#[test]
+fn a_key_waits_for_a_dead_letter_that_is_not_written() {
+    let home = Home::new();
+    let last = |text: String| text.replace("attempts: 10", "attempts: 1");
+    let file = file(&home, last);
+    let running = home.start_file(&file, &[]).unwrap();
+    let application = application(&home);
+    running.kill();
+    add(&application, 1, "a", "Unknown");
+    add(&application, 2, "a", "MessageSent");
+    let dead = || -> u32 {
+        application.query_row("SELECT count(*) FROM outbox_dead", [], |row| row.get(0)).unwrap()
+    };
+    for _ in 0..2 {
+        match home.start_file(&file, &[("POTOK_CRASH_AT", "dead_letter.before")]) {
+            Ok(mut doomed) => wait::until("it dies", || (!doomed.is_alive()).then_some(())),
+            Err(_died_early) => {}
+        }
+        assert_eq!((dead(), waiting(&application)), (0, 2));
+    }
+    let running = home.start_file(&file, &[]).unwrap();
+    until_published(&application);
+    assert_eq!(dead(), 1);
+    check(&published(&running, SENT), [2].into_iter());
+    let sql = "SELECT d.dead_at <= o.processed_at FROM outbox_dead d, outbox o";
+    let is_behind: bool = application.query_row(sql, [], |row| row.get(0)).unwrap();
+    assert!(is_behind, "the key opened before the dead letter was written");
+}
+
+/// Where a row has the trace of whoever wrote it, its record goes on with that.
+#[test]
+fn a_record_has_the_type_the_time_and_the_trace_of_its_row() {
+    let home = Home::new();
+    let running = home.start_file(&shipped(), &[]).unwrap();
+    let application = application(&home);
+    assert!(running.stop().success());
+    for table in ["outbox", "outbox_dead"] {
+        let add = format!("ALTER TABLE {table} ADD COLUMN traceparent TEXT");
+        application.execute(&add, []).unwrap();
+    }
+    let running = home.start_file(&shipped(), &[]).unwrap();
+    add(&application, 1, "a", "MessageSent");
+    let trace = "00-0af7651916cd43dd8448eb211c80319c";
+    let sql = "INSERT INTO outbox (id, event_type, payload, traceparent) \
+               SELECT ?1, event_type, payload, ?2 FROM outbox";
+    application.execute(sql, (uuid(2), format!("{trace}-b7ad6b7169203331-01"))).unwrap();
+    until_published(&application);
+    let times: Vec<String> = {
+        let mut statement =
+            application.prepare("SELECT added_at FROM outbox ORDER BY seq").unwrap();
+        statement.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
+    };
+    let records = running.run(["read", SENT, "--json"], b"").good().lines();
+    let of = |number: u32| {
+        let is_it = |line: &&Value| header(&line["headers"], "id") == uuid(number);
+        &records.iter().find(is_it).unwrap()["headers"]
+    };
+    for (number, time) in [(1, &times[0]), (2, &times[1])] {
+        assert_eq!(header(of(number), "event_type"), "MessageSent");
+        assert_eq!(header(of(number), "added_at"), *time);
+    }
+    assert!(header(of(2), "traceparent").starts_with(trace), "{}", of(2));
 }
 
 #[test]
@@ -315,6 +397,18 @@ fn files_that_cannot_keep_the_promise_are_refused() {
     let topic = "name: a\nsource: { topic: a }\ndeliver: [ { topic: b } ]\n";
     refused(&|_| format!("{topic}dead_letter: {{ table: x }}\n"), "P1305");
     refused(&|text| text.replace("{ table: outbox_dead }", "{ table: a, topic: b }"), "P014");
+    // Two pipelines on one table: the second would stand by for ever.
+    let both = |of: &str| {
+        let name =
+            |name: &str| fs::read_to_string(shipped()).unwrap().replace("name: outbox", name);
+        let one = file(&home, |_| name("name: one"));
+        let other = home.path().join("other.yaml");
+        fs::write(&other, name("name: other").replace("outbox: outbox", of)).unwrap();
+        home.run(["check", one.to_str().unwrap(), other.to_str().unwrap(), "--json"])
+    };
+    let ran = both("outbox: outbox").exits(2);
+    assert!(ran.text().contains("P0149") && ran.text().contains("table"), "{}", ran.text());
+    both("outbox: another").good();
 }
 
 #[test]
@@ -324,6 +418,8 @@ fn every_command_of_the_guide_runs() {
     let instead = [("cargo build --release", DONE), ("alias potok=target/release/potok", DONE)];
     let mut walk = Walk::through(&guide, 1..=4, &instead);
     walk.to("potok run");
+    // Whoever types has given it the time to make its tables.
+    walk.until("potok outbox status 2>&1 || true", "relayed by outbox on");
     walk.to("sqlite3");
     walk.until("potok read send-message-notification-topic-v1 2>&1 || true", "c1");
     let record = walk.to("potok read send-message-notification-topic-v1");

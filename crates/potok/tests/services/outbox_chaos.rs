@@ -1,21 +1,23 @@
 //! Everything at once for the outbox: eight writers, some of whose transactions stay open or are rolled
 //! back, three relays that are killed and frozen, a broker that restarts, answers that vanish.
 //!
-//! The checker knows only what the writers did and what the topics have. Each trouble lasts until it is
-//! seen to bite.
+//! The checker knows only what the writers did and what the topics have, as kcat reads them. Each trouble
+//! lasts until it is seen to bite; between two of them there is a calm, in which nothing comes twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use potok_core::Clock as _;
 use potok_services::{Kafka, KafkaOptions, Mode};
 use potok_traffic::Random;
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
 
 use crate::database::Database;
-use crate::outbox::{PublishedRow, insert, pipeline, published, until_tables, uuid};
+use crate::outbox::{PublishedRow, insert, pipeline, until_tables, uuid};
 use crate::process::{Home, Running};
 use crate::{short_or_soak, wait};
 
@@ -90,6 +92,50 @@ fn now() -> Instant {
     Instant::now()
 }
 
+/// By the clock that the broker has as well.
+fn milliseconds() -> u64 {
+    u64::try_from(potok_core::SystemClock.now().0).unwrap()
+}
+
+/// Everything that topics have, by a program that knows nothing of potok.
+fn read_by_kcat(kafka: &Kafka) -> Vec<PublishedRow> {
+    let mut all = Vec::new();
+    for topic in TOPICS {
+        let mut kcat = Command::new("kcat");
+        kcat.args(["-C", "-e", "-q", "-b", &kafka.direct_servers(), "-t", topic]);
+        let ran = kcat.args(["-f", "%p %o %T %k %s %h\\n"]).output();
+        let ran = ran.expect("kcat is installed: run `cargo xtask services install`");
+        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+        let text = String::from_utf8(ran.stdout).unwrap();
+        all.extend(text.lines().map(|line| {
+            let words: Vec<&str> = line.split(' ').collect();
+            let [partition, offset, time, key, value, headers] = words[..] else {
+                panic!("{line}")
+            };
+            let header = |name: &str| {
+                let mut of =
+                    headers.split(',').filter_map(|h| h.strip_prefix(name)?.strip_prefix('='));
+                let value = of.next().unwrap_or_else(|| panic!("{name}: {line}"));
+                assert!(of.next().is_none(), "{name} comes twice: {line}");
+                value
+            };
+            let value: serde_json::Value = serde_json::from_str(value).unwrap();
+            let number = value["n"].as_u64().unwrap();
+            assert_eq!([header("id"), header("potok-id")], [uuid(number), uuid(number)], "{line}");
+            assert!(["Info", "Event"].contains(&header("event_type")), "{line}");
+            assert!(header("added_at").starts_with("20"), "{line}");
+            PublishedRow {
+                topic: topic.to_owned(),
+                place: (partition.parse().unwrap(), offset.parse().unwrap()),
+                time: time.parse().unwrap(),
+                key: key.to_owned(),
+                number,
+            }
+        }));
+    }
+    all
+}
+
 /// Topics by event type; a mixed key has both.
 fn event_type(key: u64, number: u64) -> &'static str {
     let is_info = if key >= KEYS - 2 { number.is_multiple_of(2) } else { key.is_multiple_of(2) };
@@ -131,6 +177,69 @@ impl Writers<'_> {
                 .extend(rows.into_iter().map(|row| WrittenRow { committed, ..row }));
             wait::random_moment(&mut random, Duration::from_millis(300));
         }
+    }
+
+    /// Holds one transaction open for long, whatever happens meanwhile; others write rows of its key.
+    fn hold(&self) {
+        let mut application = Application::new(&self.url);
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        application.run("BEGIN");
+        let inserting = now();
+        application.run(&insert(number, "k0", event_type(0, number)));
+        wait::pass(LONGEST);
+        application.run("COMMIT");
+        let row = WrittenRow { number, key: "k0".to_owned(), inserting, committed: Some(now()) };
+        self.rows.lock().unwrap().push(row);
+    }
+}
+
+/// How long a transaction stays open.
+const LONGEST: Duration = Duration::from_secs(75);
+/// Rows that are published between two troubles.
+const CALM_ROWS: u64 = 150;
+
+/// When troubles were made, and what they are called.
+struct Troubles(Vec<(&'static str, u64, u64)>);
+
+impl Troubles {
+    /// Makes trouble, and after it nothing for a while.
+    fn make<'a>(
+        &mut self,
+        what: &'static str,
+        relays: &mut Relays<'a>,
+        trouble: impl FnOnce(&mut Relays<'a>),
+    ) {
+        let from = milliseconds();
+        trouble(relays);
+        self.0.push((what, from, milliseconds()));
+        let enough = relays.count("processed") + CALM_ROWS;
+        wait::until("work goes on", || (relays.count("processed") >= enough).then_some(()));
+    }
+
+    /// A row comes twice only where nobody knew whether it had been published: the trouble lies between
+    /// the one and the other, or around one of them.
+    fn explain(&self, records: &[PublishedRow]) {
+        let mut times: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+        for record in records {
+            times.entry(record.number).or_default().push(record.time);
+        }
+        let mut repeats: BTreeMap<&str, u32> = BTreeMap::new();
+        for (number, mut times) in times {
+            times.sort_unstable();
+            for pair in times.windows(2) {
+                let (first, again) = (pair[0], pair[1]);
+                let lies_between = |trouble: &&(&str, u64, u64)| {
+                    let (_, from, to) = trouble;
+                    first <= *to && again >= *from
+                };
+                let trouble = self.0.iter().find(lies_between);
+                let (what, ..) = trouble.unwrap_or_else(|| {
+                    panic!("{number} came at {first} and at {again}: {:?}", self.0)
+                });
+                *repeats.entry(what).or_default() += 1;
+            }
+        }
+        println!("repeats by trouble: {repeats:?}");
     }
 }
 
@@ -273,6 +382,7 @@ fn chaos(database: &Database, seed: u64) {
     hold_up_nobody(&relays, database);
     let (next, enough, rows) = (AtomicU64::new(10), AtomicBool::new(false), Mutex::default());
     let writers = Writers { url: database.direct_url(), next: &next, rows: &rows, enough: &enough };
+    let mut troubles = Troubles(Vec::new());
     std::thread::scope(|scope| {
         let writers = &writers;
         for writer in 0..WRITERS {
@@ -280,24 +390,32 @@ fn chaos(database: &Database, seed: u64) {
         }
         // Also when a trouble fails, or the writers would never end.
         let _enough = EnoughOnDrop(&enough);
+        let held = scope.spawn(move || writers.hold());
         for _ in 0..short_or_soak(1, 12) {
-            relays.kill();
-            kafka.proxy(0).set(Mode::DropReplies);
-            relays.until_nothing_moves("answers of the broker that vanish");
-            kafka.proxy(0).set(Mode::Pass);
-            relays.until_moving("answers that vanished");
-            relays.freeze();
-            kafka.kill();
-            relays.until_nothing_moves("a broker that is gone");
-            kafka.restart();
-            relays.until_moving("a restart of the broker");
-            let token = relays.token();
-            database.pass(Mode::DropReplies);
-            relays.until_nothing_moves("answers of the database that vanish");
-            database.pass(Mode::Pass);
-            relays.until_moving("answers of the database that vanished");
-            assert_ne!(relays.token(), token, "the lease ran out meanwhile");
+            troubles.make("a kill", &mut relays, Relays::kill);
+            troubles.make("answers of the broker that vanish", &mut relays, |relays| {
+                kafka.proxy(0).set(Mode::DropReplies);
+                relays.until_nothing_moves("answers of the broker that vanish");
+                kafka.proxy(0).set(Mode::Pass);
+                relays.until_moving("answers that vanished");
+            });
+            troubles.make("a freeze", &mut relays, Relays::freeze);
+            troubles.make("a broker that is gone", &mut relays, |relays| {
+                kafka.kill();
+                relays.until_nothing_moves("a broker that is gone");
+                kafka.restart();
+                relays.until_moving("a restart of the broker");
+            });
+            troubles.make("answers of the database that vanish", &mut relays, |relays| {
+                let token = relays.token();
+                database.pass(Mode::DropReplies);
+                relays.until_nothing_moves("answers of the database that vanish");
+                database.pass(Mode::Pass);
+                relays.until_moving("answers of the database that vanished");
+                assert_ne!(relays.token(), token, "the lease ran out meanwhile");
+            });
         }
+        held.join().expect("the long transaction");
     });
     let all_are_marked = |relays: &Relays<'_>| {
         wait::until_seen("every row is marked", || match relays.waiting() {
@@ -311,10 +429,13 @@ fn chaos(database: &Database, seed: u64) {
         database.query(&insert(number, &format!("calm{}", number % 3), "Event"));
     }
     all_are_marked(&relays);
-    let reader = Home::new();
-    reader.settings(&format!("log: {{ kafka: '{}' }}\n", kafka.direct_servers()));
+    // None failed but the one that has no topic, and none was given up.
+    let failed = format!("retry_count > 0 AND id <> '{}'", uuid(1));
+    assert_eq!(relays.count(&failed), 0, "an outage is no failure of a row");
+    assert_eq!(database.query("SELECT count(*) FROM outbox_dead")[0][0], "0");
     let written = rows.into_inner().unwrap();
-    let records = published(&reader, &TOPICS);
+    let records = read_by_kcat(&kafka);
+    troubles.explain(&records);
     let (calm, others): (Vec<_>, Vec<_>) = records.into_iter().partition(|row| row.number >= CALM);
     let mut calm: Vec<u64> = calm.iter().map(|row| row.number).collect();
     calm.sort_unstable();

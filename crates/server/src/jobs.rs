@@ -15,7 +15,8 @@ use serde_json::Value;
 
 use crate::access::{Actor, Role, Visitor};
 use crate::audit::AuditEntry;
-use crate::letters::{Action, DryRun, LetterRequest, Work, cause_of};
+use crate::letters::{Action, DryRun, LetterRequest, Work, cause_of, without_predicate};
+use crate::patience::silent;
 use crate::{Admin, ApiError, audit};
 
 /// Jobs that are remembered.
@@ -271,7 +272,9 @@ pub(crate) async fn dry_run(
     max: std::time::Duration,
 ) -> Result<JobForecast, ApiError> {
     let wish = LetterRequest { dry_run: true, rate: None, wait: 0, job: None, ..wish };
-    let mut work = Work::begin(admin, actor, wish, action).await?;
+    let until = tokio::time::Instant::now() + max;
+    let begun = tokio::time::timeout_at(until, Work::begin(admin, actor, wish, action)).await;
+    let mut work = begun.unwrap_or_else(|_| Err(silent()))?;
     let job = Job {
         id: String::new(),
         name: String::new(),
@@ -283,7 +286,6 @@ pub(crate) async fn dry_run(
         progress: Mutex::new(Progress::new()),
         stop: AtomicBool::new(false),
     };
-    let until = tokio::time::Instant::now() + max;
     let whole = loop {
         if action == Action::Replay && job.progress().done >= DRY_RUN_LETTERS_MAX {
             break false;

@@ -3,6 +3,8 @@
 //! A stream of events has no end, so a client that never reads would keep its connection and what is
 //! buffered for it for ever. Whoever serves such a stream asks for a limit on how long a write may
 //! wait. Other answers have none: `potok read` into a pager may stand still for hours.
+//!
+//! And how long people wait for a log that may be away ([`soon`]).
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -12,9 +14,30 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use potok_core::Fault;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
+
+use crate::ApiError;
+
+/// How long a page waits for the log, besides what it shows anyway: nobody looks at nothing for longer
+/// than two seconds.
+pub(crate) const ANSWER_MAX: Duration = Duration::from_millis(1_400);
+
+/// An answer of the log, or that there is none.
+pub(crate) async fn soon<T>(
+    max: Duration,
+    asked: impl Future<Output = Result<T, ApiError>>,
+) -> Result<T, ApiError> {
+    tokio::time::timeout(max, asked).await.unwrap_or_else(|_| Err(silent()))
+}
+
+/// The log does not answer.
+pub(crate) fn silent() -> ApiError {
+    let fault = Fault::wait("the log does not answer, or has much to read");
+    ApiError::from(fault).hint("try again in a moment; /ready and `potok status` say how it is")
+}
 
 /// A connection, for its handlers.
 #[derive(Clone, Default)]

@@ -48,6 +48,9 @@ impl Window {
 }
 /// A look that is not older than this is as good as a new one.
 const FRESH: Duration = Duration::from_millis(800);
+/// How long a page waits for a look, and how old the one before may be that it shows then.
+const LOOK_MAX: Duration = Duration::from_millis(500);
+const LAST_MAX: Duration = Duration::from_secs(5);
 /// Changes that are remembered.
 const CHANGES_MAX: usize = 200;
 
@@ -161,6 +164,8 @@ pub(crate) struct Sampler {
     changes: Mutex<VecDeque<Change>>,
     /// One looks at a time; the others take what it saw.
     newest: tokio::sync::Mutex<Option<Arc<Snapshot>>>,
+    /// The same, for those who do not wait for whoever looks.
+    last: Mutex<Option<Arc<Snapshot>>>,
     ticks: watch::Sender<u64>,
 }
 
@@ -171,6 +176,7 @@ impl Default for Sampler {
             hours: Mutex::default(),
             changes: Mutex::default(),
             newest: tokio::sync::Mutex::default(),
+            last: Mutex::default(),
             ticks: watch::Sender::new(0),
         }
     }
@@ -198,7 +204,22 @@ impl Admin {
         });
         sampler.note(newest.as_deref(), &snapshot);
         *newest = Some(snapshot.clone());
+        *sampler.last() = Some(snapshot.clone());
         snapshot
+    }
+
+    /// The same for a page: where a log does not answer, what was seen before it was asked.
+    pub(crate) async fn snapshot_soon(&self) -> Arc<Snapshot> {
+        let admin = self.clone();
+        let looking = tokio::spawn(async move { admin.snapshot().await });
+        if let Ok(Ok(snapshot)) = tokio::time::timeout(LOOK_MAX, looking).await {
+            return snapshot;
+        }
+        let last = self.inner.sampler.last().clone();
+        match last.filter(|last| last.taken.elapsed() < LAST_MAX) {
+            Some(last) => last,
+            None => self.snapshot().await,
+        }
     }
 
     /// Looks once a second until the server ends.
@@ -218,6 +239,10 @@ impl Admin {
 }
 
 impl Sampler {
+    fn last(&self) -> MutexGuard<'_, Option<Arc<Snapshot>>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn ring(&self, window: Window) -> MutexGuard<'_, VecDeque<Point>> {
         let ring = match window {
             Window::Minutes => &self.minutes,

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
+use crate::patience::{ANSWER_MAX, soon};
 use crate::request::Params;
 use crate::{Admin, ApiError, parse_since};
 
@@ -31,7 +32,7 @@ const SECONDS_MAX: u64 = 3_600;
 const SECONDS: u64 = 5;
 const MEGABYTES: u64 = 1_024;
 /// Offsets of the newest window of a partition; each older one is four times as large.
-const WINDOW: u64 = 20_000;
+pub(crate) const WINDOW: u64 = 20_000;
 /// Searches at once; others wait for their turn.
 const AT_ONCE_MAX: usize = 4;
 /// Header with the name of a delivery, which begins with the position of its record.
@@ -113,10 +114,12 @@ pub(crate) async fn search(
         return Ok(TraceResult { seen: Vec::new(), records: 0, bytes: 0, complete: false, since });
     };
     let log = admin.engine().log().clone();
-    let groups = log.consumer_groups().await?;
+    // Whoever says how long waits so long; a page says soon that the log is away.
+    let first = wish.seconds.map_or(ANSWER_MAX, |_| Duration::from_secs(seconds.max(1)));
+    let groups = soon(first, async { Ok(log.consumer_groups().await?) }).await?;
     let infos: Vec<PipelineInfo> = groups.iter().map(|group| group.info.clone()).collect();
     let mut search = Search {
-        ids: with_origin(&*log, &infos, wish.id.clone()).await?,
+        ids: Vec::new(),
         until,
         in_payloads,
         is_cut: false,
@@ -130,8 +133,9 @@ pub(crate) async fn search(
         groups,
         infos,
     };
-    search.look_at_place(&wish.id).await?;
-    let complete = search.look_back().await? && !search.is_cut;
+    let looked = tokio::time::timeout_at(until, search.look(&wish.id)).await;
+    // What was found until then is told.
+    let complete = looked.unwrap_or(Ok(false))? && !search.is_cut;
     let mut seen = search.seen;
     // A record comes before what became of it.
     seen.sort_by(|(time, one), (other_time, other)| {
@@ -183,6 +187,13 @@ impl Search {
         self.seen.len() >= self.seen_max
             || self.bytes >= self.bytes_max
             || Instant::now() >= self.until
+    }
+
+    /// Looks everywhere; false where that was not everything.
+    async fn look(&mut self, id: &str) -> Result<bool, ApiError> {
+        self.ids = with_origin(&*self.log, &self.infos, id.to_owned()).await?;
+        self.look_at_place(id).await?;
+        self.look_back().await
     }
 
     /// Where the id is a place: what lies there, however old.
@@ -241,11 +252,12 @@ impl Search {
         let from = part.end.saturating_sub(part.window);
         let at = ReadFrom::Place { partition: part.partition, offset: from };
         let mut reader = self.log.read(&part.topic, at).await?;
-        let mut oldest = None;
+        let (mut oldest, mut newest) = (None, None);
         while let Some(mut batch) = reader.next(false).await? {
             let next = batch.next;
             batch.records.retain(|record| record.offset < part.end);
             oldest = oldest.or(batch.records.first().map(|record| record.time));
+            newest = newest.max(batch.records.iter().map(|record| record.time).max());
             self.look_at(&batch, self.since).await;
             if next >= part.end {
                 break;
@@ -255,7 +267,10 @@ impl Search {
                 return Ok(true);
             }
         }
-        let is_old = self.since.zip(oldest).is_some_and(|(since, oldest)| oldest < since);
+        // On a log that others write to, times may be theirs, in any order: there everything that lies
+        // in it has to be older.
+        let last = if self.log.is_shared() { newest } else { oldest };
+        let is_old = self.since.zip(last).is_some_and(|(since, last)| last < since);
         part.end = from;
         part.window = part.window.saturating_mul(4);
         Ok(part.end > 0 && !is_old)

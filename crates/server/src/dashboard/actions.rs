@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
@@ -26,6 +27,8 @@ use crate::{Admin, ApiError, audit, groups, jobs, outbox, pipelines};
 const DONE_MAX: usize = 1_000;
 /// A form with a record in it.
 const FORM_BYTES_MAX: usize = 4 << 20;
+/// How long the log may take for a record.
+const SEND_MAX: Duration = Duration::from_secs(10);
 /// How long a replay that somebody waits for may take, in milliseconds.
 const REPLAY_WAIT: u64 = 10_000;
 
@@ -286,6 +289,12 @@ pub(super) fn wish(fields: &Fields) -> LetterRequest {
 async fn send(
     admin: &Admin,
     actor: &Actor,
+/// The log has said nothing about a record.
+fn unanswered() -> ApiError {
+    let what = "the log does not answer: whether it has taken the record is not known";
+    ApiError::from(potok_core::Fault::wait(what)).hint("trace its key when the log is back")
+}
+
     topic: &str,
     key: &str,
     value: &str,
@@ -307,7 +316,9 @@ async fn send(
         headers: HeadersBuilder::new().add("potok-test", Some(actor.by.as_bytes())).build(),
         value: Some(Bytes::copy_from_slice(value.as_bytes())),
     };
-    let sent = admin.engine().log().append(&[output]).await.map_err(ApiError::from);
+    let outputs = [output];
+    let sent = tokio::time::timeout(SEND_MAX, admin.engine().log().append(&outputs)).await;
+    let sent = sent.map_or_else(|_| Err(unanswered()), |sent| sent.map_err(ApiError::from));
     let entry = AuditEntry::new(actor, "send").target(topic).count(1);
     audit::note(admin, entry.result(&sent)).await;
     let positions = sent?;

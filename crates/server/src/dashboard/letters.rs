@@ -18,6 +18,7 @@ use super::{Context, Query, actions, job};
 use crate::jobs::{self, JobForecast};
 use crate::letters::book::{self, Contents, LetterEntry, NEWEST_MAX};
 use crate::letters::{self, Action};
+use crate::patience::{ANSWER_MAX, soon};
 use crate::{ApiError, parse_since};
 
 /// Rows of a page.
@@ -339,7 +340,7 @@ fn list(context: &Context, contents: &Contents, which: &LetterSelection, after: 
 /// One of them, whole.
 pub(super) async fn one(context: &Context, query: &Query) -> Result<HtmlPage, ApiError> {
     let id = query.get("id").map(String::as_str).unwrap_or_default();
-    let (letter, differs) = letters::one(&context.admin, id).await?;
+    let (letter, differs) = soon(ANSWER_MAX, letters::one(&context.admin, id)).await?;
     let envelope = &letter.envelope;
     let origin = format!(
         "{}/{}/{}",

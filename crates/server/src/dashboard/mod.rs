@@ -130,7 +130,7 @@ pub(super) struct Context {
 
 impl Context {
     async fn of(admin: &Admin, view: String, done: Option<ActionResult>, visitor: Visitor) -> Self {
-        let mut snapshot = admin.snapshot().await;
+        let mut snapshot = admin.snapshot_soon().await;
         if !visitor.may(Role::Operator) {
             snapshot = Arc::new(snapshot.without_values());
         }

@@ -5,6 +5,7 @@ use maud::html;
 use super::frame::{HtmlPage, Nav, Part, head};
 use super::text::{ShellCommand, clean};
 use super::{Context, Query};
+use crate::patience::{ANSWER_MAX, soon};
 use crate::{ApiError, letters};
 
 /// Of a dead letter that is edited.
@@ -23,7 +24,7 @@ pub(super) async fn page(context: &Context, query: &Query) -> Result<HtmlPage, A
     }
     let mut cut = None;
     if let Some(id) = from {
-        let (letter, _) = letters::one(&context.admin, id).await?;
+        let (letter, _) = soon(ANSWER_MAX, letters::one(&context.admin, id)).await?;
         topic = letter.envelope.origin.topic.to_string();
         // What a browser would change is not edited in one.
         let text = |bytes: &[u8]| {

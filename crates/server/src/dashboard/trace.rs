@@ -4,10 +4,10 @@ use maud::{Markup, html};
 
 use super::draw::icon;
 use super::frame::{HtmlPage, Nav, Part, head, panel};
-use super::text::{ShellCommand, address, bytes, clean, count, exact_time_of, part};
+use super::text::{ShellCommand, address, bytes, clean, count, exact_time_of, number, part};
 use super::{Context, Query};
 use crate::ApiError;
-use crate::trace::{Sighting, TraceQuery, TraceResult, search};
+use crate::trace::{Sighting, TraceQuery, TraceResult, WINDOW, search};
 
 /// Places that are shown.
 const ROWS: usize = 200;
@@ -71,7 +71,8 @@ fn results(context: &Context, id: &str, since: &str, found: &TraceResult) -> Mar
         dl class="kv" {
             dt { "Range" } dd { @match &found.since { Some(since) => { "since " (since) }, None => "all that is kept" } }
             dt { "Read" } dd { (count(found.records, "record", "records")) ", " (bytes(found.bytes)) @if found.complete { ", complete" } @else { ", " span class="c-warn strong" { "not complete" } ": time, bytes or places ran out, or others search; choose a shorter time" } }
-            dt { "Not searched" } dd { "rows in databases: look them up by " code { "potok_id" } }
+            dt { "Not searched" } dd { "rows in databases: look them up by " code { "potok_id" }
+                @if found.since.is_some() && context.admin.engine().log().is_shared() { "; records that their senders have dated newer than the " (number(WINDOW)) " behind them, all of which are older" } }
         }
     };
     html! {

@@ -26,10 +26,13 @@ use super::select::{LetterTopic, PAGE_LETTERS_MAX, Selection, shelves};
 use crate::access::Actor;
 use crate::audit::{self, AuditEntry};
 use crate::line::push_line;
+use crate::patience::soon;
 use crate::{Admin, ApiError, request};
 
 /// The pseudo-pipeline whose dead letters are damaged parts of the log.
 const LOG_ITSELF: &str = "potok";
+/// How long the log, and databases that keep dead letters, may take until it begins.
+const BEGIN_MAX: Duration = Duration::from_secs(15);
 /// A rate is kept by a chunk this often.
 const PACE: Duration = Duration::from_millis(100);
 /// How often to look whether replays have ended.
@@ -211,19 +214,11 @@ impl Work {
                 ApiError::new(StatusCode::CONFLICT, "P0520", what).hint("wait until it is done")
             })?),
         };
-        let mut watches = Vec::new();
-        if action == Action::Replay && wish.wait > 0 && !wish.dry_run {
-            let shelves = shelves(admin, wanted.pipeline.as_deref()).await?;
-            for shelf in shelves.iter().filter(|shelf| shelf.kept().is_none()) {
-                let info = shelf.info();
-                let outcomes = Outcomes::begin(admin.engine().log().as_ref(), info).await?;
-                watches.push((info.dead_letters.clone(), outcomes));
-            }
-        }
         let paces = (Duration::from_secs(1).as_millis() / PACE.as_millis()) as u32;
         let entry = AuditEntry { pipeline: wanted.pipeline.clone(), ..entry };
-        let mut selection = Selection::begin(admin, wanted, None).await?;
-        let unknown = selection.settle_end().await?;
+        let is_watched = action == Action::Replay && wish.wait > 0 && !wish.dry_run;
+        let chosen = chosen(admin, wanted, is_watched);
+        let (watches, selection, unknown) = soon(BEGIN_MAX, chosen).await?;
         if !wish.dry_run {
             audit::note(admin, AuditEntry { result: "started".to_owned(), ..entry.clone() }).await;
         }
@@ -507,6 +502,27 @@ fn stopping() -> ApiError {
 }
 
 /// How many that were put back into feeds have not ended.
+/// What it will work on, as the log has it now, and what becomes of replays where somebody waits for
+/// that; which feeds do not say what they have.
+async fn chosen(
+    admin: &Admin,
+    wanted: LetterFilter,
+    is_watched: bool,
+) -> Result<(Vec<(String, Outcomes)>, Selection, Vec<String>), ApiError> {
+    let mut watches = Vec::new();
+    if is_watched {
+        let shelves = shelves(admin, wanted.pipeline.as_deref()).await?;
+        for shelf in shelves.iter().filter(|shelf| shelf.kept().is_none()) {
+            let info = shelf.info();
+            let outcomes = Outcomes::begin(admin.engine().log().as_ref(), info).await?;
+            watches.push((info.dead_letters.clone(), outcomes));
+        }
+    }
+    let mut selection = Selection::begin(admin, wanted, None).await?;
+    let unknown = selection.settle_end().await?;
+    Ok((watches, selection, unknown))
+}
+
 async fn rows_under_way(put_back: &[(Arc<LetterTopic>, Vec<String>)]) -> Result<u64, ApiError> {
     let mut all = 0;
     for (shelf, ids) in put_back {

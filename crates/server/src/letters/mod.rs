@@ -33,6 +33,19 @@ use crate::line::{LINES_TYPE, push_line, write_body, write_key};
 use crate::request::Params;
 use crate::{Admin, ApiError};
 
+/// The text of a filter, or of what is named by one, without its predicate: that may quote values.
+pub(crate) fn without_predicate(text: &str) -> String {
+    // Everything behind it goes, too: nobody can tell where it ends.
+    let at = text.match_indices("where=").map(|(at, _)| at);
+    let mut begins = at.filter(|at| {
+        text.get(..*at).is_some_and(|before| before.is_empty() || before.ends_with(' '))
+    });
+    match begins.next().and_then(|at| text.get(..at)) {
+        Some(before) => format!("{before}where=…"),
+        None => text.to_owned(),
+    }
+}
+
 /// Which dead letters, and how to list them.
 #[derive(Default, Deserialize)]
 pub(crate) struct Listing {

@@ -25,12 +25,18 @@ impl NotesByTopic {
         let followed = self.0.lock().await.entry(info.resolved.clone()).or_default().clone();
         let mut followed = followed.lock().await;
         let id = log.topic_id(&info.resolved).await?;
-        // After a fault, or in another topic of the same name, nothing is known.
-        let known = followed.take().filter(|(of, _)| *of == id);
-        let mut notes = known.map_or_else(|| LetterNotes::new(log, info), |(_, notes)| notes);
-        let settled = notes.catch_up(log).await?;
-        *followed = Some((id, notes));
-        Ok(settled)
+        // In another topic of the same name nothing is known.
+        if followed.as_ref().is_some_and(|(of, _)| *of != id) {
+            *followed = None;
+        }
+        // Whoever waits no longer leaves what was read by then to the next one who asks.
+        let (_, notes) = followed.get_or_insert_with(|| (id, LetterNotes::new(log, info)));
+        let settled = notes.catch_up(log).await;
+        if settled.is_err() {
+            // Nobody knows what was read.
+            *followed = None;
+        }
+        settled
     }
 }
 

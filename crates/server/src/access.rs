@@ -23,7 +23,7 @@ use percent_encoding::percent_decode_str;
 use potok_core::Timestamp;
 use tokio::sync::Semaphore;
 
-use crate::audit::Door;
+use crate::audit::{Door, NoteLoss};
 use crate::dashboard::session_of;
 use crate::patience::Connection;
 use crate::{ApiError, random_name};
@@ -320,13 +320,16 @@ pub(crate) struct Actor {
     pub by: String,
     pub from: Option<IpAddr>,
     pub via: Door,
+    /// Whom to tell where what they do cannot be noted.
+    pub loss: NoteLoss,
 }
 
 impl Actor {
     pub fn of(visitor: &Visitor, extensions: &Extensions, via: Door) -> Self {
         let connection = extensions.get::<ConnectInfo<Connection>>();
         let from = connection.and_then(|ConnectInfo(connection)| connection.peer());
-        Actor { by: visitor.name.clone(), from, via }
+        let loss = extensions.get::<NoteLoss>().cloned().unwrap_or_default();
+        Actor { by: visitor.name.clone(), from, via, loss }
     }
 }
 

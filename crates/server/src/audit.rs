@@ -5,15 +5,21 @@
 //! noted.
 
 use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
+use axum::http::{HeaderName, HeaderValue};
+use axum::response::Response;
 use bytes::Bytes;
 use potok_core::{Headers, Output, ReadFrom};
 use serde::{Deserialize, Serialize};
 
-use crate::access::Actor;
+use crate::access::{Actor, Role, Visitor};
+use crate::letters::{cause_of, without_predicate};
+use crate::patience::soon;
 use crate::request::Params;
 use crate::{Admin, ApiError};
 
@@ -21,9 +27,34 @@ use crate::{Admin, ApiError};
 pub(crate) const TOPIC: &str = "potok-audit";
 /// How long the log may take.
 const NOTE_MAX: Duration = Duration::from_secs(2);
+/// How long programs wait for it.
+const READ_MAX: Duration = Duration::from_secs(10);
 /// As many as a page shows, and as one may ask for.
 const PAGE: usize = 100;
 const PAGE_MAX: usize = 1_000;
+
+/// What an answer says where the change that it tells of is not noted.
+pub(crate) const LOST: &str = "this is not noted in the audit: the log does not take it now";
+/// In the head of an answer: something that whoever asked should know besides.
+const WARNING: HeaderName = HeaderName::from_static("potok-warning");
+
+/// Whether a note about what somebody did was lost.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct NoteLoss(Arc<AtomicBool>);
+
+impl NoteLoss {
+    pub fn is_any(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Has an answer say so.
+    pub fn told(&self, mut answer: Response) -> Response {
+        if self.is_any() {
+            answer.headers_mut().insert(WARNING, HeaderValue::from_static(LOST));
+        }
+        answer
+    }
+}
 
 /// Through which door somebody came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,6 +86,9 @@ pub(crate) struct AuditEntry {
     pub count: Option<u64>,
     /// `done`, `started`, or why not.
     pub result: String,
+    /// Whom to tell where it cannot be noted.
+    #[serde(skip)]
+    pub loss: NoteLoss,
 }
 
 impl AuditEntry {
@@ -69,7 +103,17 @@ impl AuditEntry {
             target: None,
             count: None,
             result: "done".to_owned(),
+            loss: actor.loss.clone(),
         }
+    }
+
+    /// As somebody may read it: a predicate and an error quote what they are about.
+    fn told(mut self, visitor: &Visitor) -> Self {
+        if !visitor.may(Role::Operator) {
+            self.target = self.target.as_deref().map(without_predicate);
+            self.result = cause_of(&self.result);
+        }
+        self
     }
 
     pub fn pipeline(mut self, pipeline: &str) -> Self {
@@ -118,16 +162,16 @@ pub(crate) async fn note(admin: &Admin, mut entry: AuditEntry) -> bool {
     let outputs = [output];
     let noted = tokio::time::timeout(NOTE_MAX, admin.engine().log().append(&outputs)).await;
     match noted {
-        Ok(Ok(_)) => true,
+        Ok(Ok(_)) => return true,
         Ok(Err(fault)) => {
             tracing::warn!(why = %fault, "a change could not be noted in {TOPIC}");
-            false
         }
         Err(_) => {
             tracing::warn!("a change could not be noted in {TOPIC}: the log does not answer");
-            false
         }
     }
+    entry.loss.0.store(true, Ordering::Relaxed);
+    false
 }
 
 #[derive(Deserialize)]
@@ -138,13 +182,25 @@ pub(crate) struct AuditQuery {
 
 pub(crate) async fn list(
     State(admin): State<Admin>,
+    visitor: Visitor,
     Params(wish): Params<AuditQuery>,
 ) -> Result<Json<Vec<AuditEntry>>, ApiError> {
-    newest(&admin, wish.limit.unwrap_or(PAGE).clamp(1, PAGE_MAX)).await.map(Json)
+    let most = wish.limit.unwrap_or(PAGE).clamp(1, PAGE_MAX);
+    newest(&admin, &visitor, most, READ_MAX).await.map(Json)
 }
 
-/// The newest changes, newest first.
-pub(crate) async fn newest(admin: &Admin, most: usize) -> Result<Vec<AuditEntry>, ApiError> {
+/// The newest changes, newest first, as somebody may read them.
+pub(crate) async fn newest(
+    admin: &Admin,
+    visitor: &Visitor,
+    most: usize,
+    within: Duration,
+) -> Result<Vec<AuditEntry>, ApiError> {
+    let entries = soon(within, read(admin, most)).await?;
+    Ok(entries.into_iter().map(|entry| entry.told(visitor)).collect())
+}
+
+async fn read(admin: &Admin, most: usize) -> Result<Vec<AuditEntry>, ApiError> {
     let log = admin.engine().log();
     let topics = log.topics().await?;
     let Some(topic) = topics.iter().find(|known| known.topic == TOPIC) else {

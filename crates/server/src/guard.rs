@@ -18,6 +18,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use crate::access::{self, Visitor};
+use crate::audit::NoteLoss;
 use crate::dashboard::{refused, session_ended};
 use crate::{Admin, ApiError};
 
@@ -62,9 +63,11 @@ pub(crate) async fn guard(
     if access::is_look(request.method()) {
         return Ok(next.run(request).await);
     }
+    let loss = NoteLoss::default();
+    request.extensions_mut().insert(loss.clone());
     // What was begun is finished and noted, also where whoever asked has hung up meanwhile.
     match tokio::spawn(next.run(request)).await {
-        Ok(answer) => Ok(answer),
+        Ok(answer) => Ok(loss.told(answer)),
         Err(error) => match error.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
             Err(_) => Err(ApiError::new(

@@ -88,6 +88,8 @@ impl JobView {
         if visitor.may(Role::Operator) {
             return self;
         }
+        self.name = without_predicate(&self.name);
+        self.target = without_predicate(&self.target);
         let progress = &mut self.progress;
         progress.error = progress.error.as_deref().map(cause_of);
         progress.notes.iter_mut().for_each(|note| *note = cause_of(note));
@@ -112,6 +114,13 @@ impl Job {
     /// Asks it to stop after what it has in hand.
     fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// Says so where how it ended could not be noted.
+    fn told(&self, is_noted: bool) {
+        if !is_noted {
+            self.change(|progress| progress.remember(Some(audit::LOST)));
+        }
     }
 
     fn view(&self) -> JobView {
@@ -225,7 +234,7 @@ pub(crate) async fn start(
     tokio::spawn(async move {
         let (phase, error) = loop {
             if doing.stop.load(Ordering::Relaxed) {
-                work.stopped("stopped").await;
+                doing.told(work.stopped("stopped").await);
                 break (Phase::Stopped, None);
             }
             match work.next().await {
@@ -239,7 +248,7 @@ pub(crate) async fn start(
                 // It has noted that itself.
                 Err(_) if admin.is_stopping() => break (Phase::Stopped, None),
                 Err(error) => {
-                    work.failed(&error).await;
+                    doing.told(work.failed(&error).await);
                     break (Phase::Failed, Some(error.body.what));
                 }
             }

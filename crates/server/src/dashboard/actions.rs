@@ -112,7 +112,11 @@ pub(super) async fn act(
         let done = match perform(&admin, &actor, &what, &fields).await {
             Ok(outcome) => {
                 to = outcome.to.unwrap_or(to);
-                ActionResult { text: outcome.text, error: None }
+                let text = match actor.loss.is_any() {
+                    true => format!("{} But {}.", outcome.text, audit::LOST),
+                    false => outcome.text,
+                };
+                ActionResult { text, error: None }
             }
             Err(error) => ActionResult { text: error.body.what.clone(), error: Some(error.body) },
         };

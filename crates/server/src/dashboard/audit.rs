@@ -8,12 +8,13 @@ use super::frame::{HtmlPage, Nav, Part, head};
 use super::text::{clean, known, part, time_of};
 use crate::ApiError;
 use crate::audit::{Door, newest};
+use crate::patience::ANSWER_MAX;
 
 /// Changes that are shown.
 const ROWS: usize = 100;
 
 pub(super) async fn page(context: &Context) -> Result<HtmlPage, ApiError> {
-    let entries = newest(&context.admin, ROWS).await?;
+    let entries = newest(&context.admin, &context.visitor, ROWS, ANSWER_MAX).await?;
     let html = html! {
         (head(html! { "Audit" }, html! { "What people did, here and by commands. It lies in the topic " code { "potok-audit" } "." }, html! {}))
         section class="panel" {

@@ -17,7 +17,7 @@ const JOBS: usize = 5;
 pub(super) fn page(context: &Context, id: &str) -> Result<HtmlPage, ApiError> {
     let job = jobs::find(&context.admin, id)?;
     Ok(HtmlPage {
-        title: job.name.clone(),
+        title: context.named(&job.name),
         nav: Nav::DeadLetters,
         parts: vec![Part::live("job", details(context, &job))],
         command: ShellCommand::new("potok jobs show").names(&[id]).text(),
@@ -45,7 +45,7 @@ pub(super) fn list(context: &Context, jobs: &[Arc<Job>]) -> Markup {
                 @let progress = job.progress();
                 tr {
                     td class="nowrap faint" { (time_of(&job.started, context.snapshot.at)) }
-                    td class="full brk" { a href={ "/jobs/" (job.id) } { (clean(&job.name, 120)) } }
+                    td class="full brk" { a href={ "/jobs/" (job.id) } { (clean(&context.named(&job.name), 120)) } }
                     td { (phase(&progress)) }
                     td class="num" { (number(progress.done)) @if progress.skipped > 0 { ", " (number(progress.skipped)) " left out" } }
                 }
@@ -78,7 +78,7 @@ fn details(context: &Context, job: &Job) -> Markup {
     let gone = job.confirmed.filter(|_| progress.phase == Phase::Done);
     let gone = gone.map_or(0, |all| all.saturating_sub(progress.done + progress.skipped));
     html! {
-        (head(html! { (clean(&job.name, 120)) " " (phase(&progress)) }, html! { "Started at " (time_of(&job.started, context.snapshot.at)) ", " code { (clean(&job.target, 300)) } @if let Some(rate) = job.rate { ", " (rate) " a second" } }, acts))
+        (head(html! { (clean(&context.named(&job.name), 120)) " " (phase(&progress)) }, html! { "Started at " (time_of(&job.started, context.snapshot.at)) ", " code { (clean(&context.named(&job.target), 300)) } @if let Some(rate) = job.rate { ", " (rate) " a second" } }, acts))
         section class="panel" aria-label="Progress" {
             dl class="figs n4" {
                 div { dt { @if job.action == "replay" { "sent again" } @else { "dropped" } } dd { (number(progress.done)) } dd class="note" { @if let Some(all) = job.confirmed { "of " (number(all)) " confirmed" } @else if running { "so far" } @else { "in all" } } }

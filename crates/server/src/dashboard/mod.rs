@@ -41,10 +41,10 @@ use axum::routing::{get, post};
 use maud::{Markup, html};
 
 use crate::access::{self, Actor, Role, Visitor};
-use crate::audit::Door;
+use crate::audit::{Door, NoteLoss};
 use crate::error::ErrorBody;
 use crate::guard::OPENED;
-use crate::letters::cause_of;
+use crate::letters::{cause_of, without_predicate};
 use crate::problems::{self, Problem};
 use crate::sampler::Snapshot;
 use crate::{Admin, ApiError};
@@ -154,7 +154,8 @@ impl Context {
     }
 
     pub fn actor(&self) -> Actor {
-        Actor { by: self.visitor.name.clone(), from: None, via: Door::Dashboard }
+        let loss = NoteLoss::default();
+        Actor { by: self.visitor.name.clone(), from: None, via: Door::Dashboard, loss }
     }
 
     /// An error as this visitor may read it: errors quote what they are about.
@@ -162,6 +163,14 @@ impl Context {
         match self.is_operator() {
             true => error.to_owned(),
             false => cause_of(error),
+        }
+    }
+
+    /// What names dead letters, as this visitor may read it.
+    pub fn named(&self, text: &str) -> String {
+        match self.is_operator() {
+            true => text.to_owned(),
+            false => without_predicate(text),
         }
     }
 

@@ -123,8 +123,12 @@ async fn act(
             Ok(Some((lines, more))) => Some((Ok(lines), more.then_some(work))),
             Ok(None) => None,
             Err(error) => {
-                work.failed(&error).await;
-                Some((Ok(Bytes::from(error.line())), None))
+                let mut lines = Vec::new();
+                if !work.failed(&error).await {
+                    push_line(&mut lines, &json!({ "warning": audit::LOST }));
+                }
+                lines.extend(error.line());
+                Some((Ok(Bytes::from(lines)), None))
             }
         }
     })))
@@ -255,18 +259,18 @@ impl Work {
         self.selection.until().map(ToString::to_string)
     }
 
-    /// Notes how many were handled, where it ends before its time.
-    pub async fn stopped(&mut self, why: &str) {
+    /// Notes how many were handled, where it ends before its time; false where the log did not take it.
+    pub async fn stopped(&mut self, why: &str) -> bool {
         if std::mem::replace(&mut self.is_noted, true) {
-            return;
+            return true;
         }
         let entry = AuditEntry { result: why.to_owned(), ..self.entry.clone() };
-        audit::note(&self.admin, entry.count(self.handled)).await;
+        audit::note(&self.admin, entry.count(self.handled)).await
     }
 
-    /// Notes that it could not go on.
-    pub async fn failed(&mut self, error: &ApiError) {
-        self.stopped(&format!("{}: {}", error.body.code, error.body.what)).await;
+    /// Notes that it could not go on; false where the log did not take it.
+    pub async fn failed(&mut self, error: &ApiError) -> bool {
+        self.stopped(&format!("{}: {}", error.body.code, error.body.what)).await
     }
 
     /// Handles the next of them and says so; at the end says what came of replays. The second is
@@ -286,12 +290,16 @@ impl Work {
             if self.dry_run {
                 return Ok(self.ending().map(|line| (line, false)));
             }
-            self.stopped("done").await;
+            let mut lines = Vec::new();
+            if !self.stopped("done").await {
+                push_line(&mut lines, &json!({ "warning": audit::LOST }));
+            }
             self.alone = None;
             for shelf in std::mem::take(&mut self.dropped) {
                 self.admin.engine().tidy_letters(shelf.info()).await?;
             }
-            return Ok(self.outcome().await?.map(|lines| (lines, false)));
+            lines.extend(self.outcome().await?.into_iter().flatten());
+            return Ok((!lines.is_empty()).then(|| (lines.into(), false)));
         };
         let mut lines = self.warnings(&letters);
         self.keep_pace(letters.len()).await;
@@ -494,14 +502,6 @@ impl Work {
     }
 }
 
-/// The process ends before the work does.
-fn stopping() -> ApiError {
-    let what = "the process is stopping: what was not handled is open as before";
-    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "P0501", what)
-        .hint("ask again when it runs; the audit says how many were handled")
-}
-
-/// How many that were put back into feeds have not ended.
 /// What it will work on, as the log has it now, and what becomes of replays where somebody waits for
 /// that; which feeds do not say what they have.
 async fn chosen(
@@ -523,6 +523,14 @@ async fn chosen(
     Ok((watches, selection, unknown))
 }
 
+/// The process ends before the work does.
+fn stopping() -> ApiError {
+    let what = "the process is stopping: what was not handled is open as before";
+    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "P0501", what)
+        .hint("ask again when it runs; the audit says how many were handled")
+}
+
+/// How many that were put back into feeds have not ended.
 async fn rows_under_way(put_back: &[(Arc<LetterTopic>, Vec<String>)]) -> Result<u64, ApiError> {
     let mut all = 0;
     for (shelf, ids) in put_back {

@@ -91,9 +91,17 @@ impl Desk {
     }
 
     pub async fn at(address: Option<std::net::SocketAddr>) -> Self {
+        Self::on(address, |log| log).await
+    }
+
+    /// On what is made of a log in memory.
+    pub async fn on(
+        address: Option<std::net::SocketAddr>,
+        made: impl FnOnce(Arc<MemoryLog>) -> Arc<dyn Log>,
+    ) -> Self {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let log = Arc::new(MemoryLog::new(clock.clone()));
-        let engine = Engine::new(log.clone(), clock, None);
+        let engine = Engine::new(made(log.clone()), clock, None);
         let identity = Identity {
             version: "0",
             data_dir: "/data".to_owned(),

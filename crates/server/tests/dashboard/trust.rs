@@ -90,6 +90,37 @@ async fn what_a_viewer_reads_of_errors_has_no_values() {
 }
 
 #[tokio::test]
+async fn what_a_viewer_reads_of_the_audit_has_no_values() {
+    // Predicates and errors were shown to everybody.
+    let desk = desk().await;
+    desk.dead_letter(1, b"k1", b"{\"card\":\"4111\"}".to_vec(), "it is bad").await;
+    desk.sees("orders", "it is counted", |status| status.dead_letters_open == Some(1)).await;
+    let (viewer, operator) = ("Bearer viewer", "Bearer operator");
+    let replay = json!({
+        "pipeline": "orders", "reason": "invalid", "where": ".card == \"secret-word\"",
+        "job": "replay of where=.card == \"secret-word\"",
+    });
+    let asked = [("authorization", operator)];
+    let path = "/api/v1/dead-letters/replay";
+    let begun = ask(&desk, "POST", path, &asked, &replay.to_string()).await;
+    assert_eq!(begun.status, 202, "{}", begun.text);
+    // A result that quotes what was asked for.
+    let close = "/api/v1/pipelines/chat/groups/x/close";
+    assert_eq!(ask(&desk, "POST", close, &asked, "").await.status, 404);
+    let id: serde_json::Value = serde_json::from_str(&begun.text).unwrap();
+    let job = format!("/api/v1/jobs/{}", id["job"].as_str().unwrap());
+    for path in ["/audit", "/api/v1/audit", "/api/v1/jobs", &job, "/dead-letters"] {
+        let seen = ask(&desk, "GET", path, &[("authorization", operator)], "").await.text;
+        assert!(seen.contains("secret-word"), "{path}: {seen}");
+        let seen = ask(&desk, "GET", path, &[("authorization", viewer)], "").await.text;
+        assert!(seen.contains("where=…") && !seen.contains("secret-word"), "{path}: {seen}");
+    }
+    let page = format!("/jobs/{}", id["job"].as_str().unwrap());
+    let seen = ask(&desk, "GET", &page, &[("authorization", viewer)], "").await.text;
+    assert!(!seen.contains("secret-word"), "{seen}");
+}
+
+#[tokio::test]
 async fn signing_out_ends_what_is_followed() {
     let listener = potok_server::bind("127.0.0.1:0".parse().unwrap(), true).await.unwrap();
     let address = listener.local_addr().unwrap();

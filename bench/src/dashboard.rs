@@ -1,5 +1,7 @@
 //! The dashboard: what its pages cost with a million groups and a million dead letters, and what ten
 //! people who follow them cost the lanes.
+//! A drop of all is among the pages; a dry run of a replay, which tries some out, and a trace, which reads
+//! the log, have bounds of their own.
 //!
 //! One process runs three pipelines: one holds the groups, one sets everything aside, one copies
 //! records from a topic to another. Pages are asked for over HTTP, one connection each. For the lanes
@@ -30,7 +32,12 @@ const STUCK: Duration = Duration::from_secs(600);
 /// Records of one request.
 const AT_ONCE: u64 = 50_000;
 
-const PAGES: [&str; 10] = [
+/// A dry run tries some of them out, for so long at most.
+const DRY_RUN_MAX: f64 = 2_500.0;
+/// A trace reads the log for so long at most.
+const TRACE_MAX: f64 = 6_000.0;
+
+const PAGES: [&str; 14] = [
     "/",
     "/pipelines/held",
     "/pipelines/refused",
@@ -41,7 +48,16 @@ const PAGES: [&str; 10] = [
     "/groups/held/g-777",
     "/dead-letters",
     "/dead-letters?pipeline=refused&reason=undecodable&since=24h",
+    "/dead-letters?pipeline=refused&cause={cause}",
+    "/dead-letters?pipeline=refused&after={letter}",
+    "/dead-letters?id={letter}",
+    "/audit",
 ];
+
+/// Pages of which a person knows that they count or try out something.
+const DROP: &str = "/dead-letters/drop?pipeline=refused";
+const REPLAY: &str = "/dead-letters/replay?pipeline=refused";
+const TRACE: &str = "/trace?id=k-777";
 
 /// Runs and prints.
 pub fn run(quick: bool) -> Result<()> {
@@ -67,8 +83,9 @@ pub fn run(quick: bool) -> Result<()> {
         Ok(process.status_of("refused")?["dead_letters_open"].as_u64() == Some(many))
     })?;
     first_look(&process, many)?;
-    pages(&process)?;
-    lanes(&process, if quick { 100_000 } else { 1_000_000 })
+    let paths = paths(&process)?;
+    pages(&process, &paths)?;
+    lanes(&process, &paths, if quick { 100_000 } else { 1_000_000 })
 }
 
 fn pipelines(folder: &Path) -> Result<Vec<PathBuf>> {
@@ -145,28 +162,50 @@ fn first_look(process: &Running, many: u64) -> Result<()> {
     Ok(())
 }
 
-fn pages(process: &Running) -> Result<()> {
+/// The pages, about a dead letter and a cause that there are.
+fn paths(process: &Running) -> Result<Vec<String>> {
+    let list = process.get("/dead-letters?pipeline=refused")?;
+    let named = |name: &str| {
+        let (_, rest) = list.split_once(&format!("{name}="))?;
+        rest.split(['"', '&']).next()
+    };
+    let letter = named("/dead-letters?id").context("a dead letter is listed")?;
+    let cause = named("cause").context("a cause is listed")?;
+    let filled = |path: &str| path.replace("{letter}", letter).replace("{cause}", cause);
+    Ok(PAGES.iter().map(|path| filled(path)).chain([DROP.to_owned()]).collect())
+}
+
+fn pages(process: &Running, paths: &[String]) -> Result<()> {
     let mut slowest = 0.0_f64;
-    for path in PAGES {
-        let (mut times, mut bytes) = (Vec::new(), 0);
-        for _ in 0..LOOKS {
-            let asked = now();
-            bytes = process.get(path)?.len();
-            times.push(asked.elapsed().as_secs_f64() * 1e3);
-        }
-        let most = times.iter().copied().fold(0.0, f64::max);
-        slowest = slowest.max(most);
-        println!(
-            "  {path:<62} median {:>6.1} ms   slowest {most:>6.1} ms   {:>4} KiB",
-            median(times),
-            bytes / 1_024
-        );
+    for path in paths {
+        slowest = slowest.max(looked_at(process, path, LOOKS)?);
     }
     print_goal(&format!("slowest page {slowest:.1} ms"), "≤ 100 ms", slowest <= PAGE_MAX);
+    for (what, path, max) in [("dry run", REPLAY, DRY_RUN_MAX), ("trace", TRACE, TRACE_MAX)] {
+        let slowest = looked_at(process, path, LOOKS / 10)?;
+        print_goal(&format!("{what} {slowest:.1} ms"), &format!("≤ {max} ms"), slowest <= max);
+    }
     Ok(())
 }
 
-fn lanes(process: &Running, records: u64) -> Result<()> {
+/// Asks for a page some times; the milliseconds that the slowest took.
+fn looked_at(process: &Running, path: &str, looks: usize) -> Result<f64> {
+    let (mut times, mut bytes) = (Vec::new(), 0);
+    for _ in 0..looks {
+        let asked = now();
+        bytes = process.get(path)?.len();
+        times.push(asked.elapsed().as_secs_f64() * 1e3);
+    }
+    let most = times.iter().copied().fold(0.0, f64::max);
+    println!(
+        "  {path:<62} median {:>6.1} ms   slowest {most:>6.1} ms   {:>4} KiB",
+        median(times),
+        bytes / 1_024
+    );
+    Ok(most)
+}
+
+fn lanes(process: &Running, paths: &[String], records: u64) -> Result<()> {
     let before = process.status_of("flow")?["delivered"].as_u64().unwrap_or_default();
     let delivered = AtomicU64::new(before);
     let round = |viewers: usize| -> Result<Run> {
@@ -177,7 +216,7 @@ fn lanes(process: &Running, records: u64) -> Result<()> {
             records,
             |n| serde_json::json!({ "key": format!("k-{}", n % 1_000), "value": format!("{{\"n\":{n}}}") }),
         )?;
-        let watched = Viewers::start(process.address(), viewers)?;
+        let watched = Viewers::start(process.address(), paths, viewers)?;
         let goal = delivered.fetch_add(records, Ordering::Relaxed) + records;
         let (began, cpu) = (now(), process.process.cpu()?);
         process.post("/api/v1/pipelines/flow/resume", "")?;
@@ -206,13 +245,17 @@ struct Viewers {
 }
 
 impl Viewers {
-    fn start(address: &str, count: usize) -> Result<Self> {
+    fn start(address: &str, paths: &[String], count: usize) -> Result<Self> {
         let (stop, read) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let mut threads = Vec::new();
-        for path in PAGES.iter().cycle().take(count) {
+        for path in paths.iter().cycle().take(count) {
             let mut stream = TcpStream::connect(address)?;
             stream.set_read_timeout(Some(Duration::from_millis(200)))?;
-            let view = path.replace('?', "%3F").replace('&', "%26").replace('=', "%3D");
+            let view = path
+                .replace('%', "%25")
+                .replace('?', "%3F")
+                .replace('&', "%26")
+                .replace('=', "%3D");
             write!(stream, "GET /events?view={view} HTTP/1.1\r\nHost: {address}\r\n\r\n")?;
             let (stop, read) = (stop.clone(), read.clone());
             threads.push(std::thread::spawn(move || {

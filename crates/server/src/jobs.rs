@@ -272,6 +272,14 @@ pub(crate) struct JobForecast {
     pub until: Option<String>,
 }
 
+impl JobForecast {
+    /// So many are handled, until there.
+    pub fn of_count(count: u64, until: &str) -> Self {
+        let progress = Progress { done: count, ..Progress::new() };
+        JobForecast { progress, whole: true, until: Some(until.to_owned()) }
+    }
+}
+
 /// Only says what would happen, as far as that is known within a moment.
 pub(crate) async fn dry_run(
     admin: &Admin,

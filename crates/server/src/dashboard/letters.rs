@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use maud::{Markup, html};
-use potok_core::Timestamp;
+use potok_core::{Reason, Timestamp};
 use potok_flow::dead_letter::DeadLetterState;
 
 use super::draw::icon;
@@ -435,6 +435,31 @@ fn marked(text: &str, fields: &[String]) -> Markup {
     }
 }
 
+/// How many there are of a pipeline and reason, as the book has counted them, and where the list of them
+/// ends; none where it does not know them all.
+async fn counted(
+    context: &Context,
+    which: &LetterSelection<'_>,
+) -> Result<Option<(u64, String)>, ApiError> {
+    let end = async || soon(ANSWER_MAX, letters::end_now(&context.admin, which.pipeline)).await;
+    let before = end().await?;
+    // Of what feeds keep it has the first so many.
+    let pipeline = Some(which.pipeline).filter(|pipeline| !pipeline.is_empty());
+    let feeds = context.admin.engine().feeds(pipeline);
+    if feeds.iter().any(|(_, feed)| feed.letters().is_some()) {
+        return Ok(None);
+    }
+    let shown = book::open_letters(&context.admin).await;
+    let is_known = !shown.is_first
+        && !shown.stale
+        && shown.error.is_none()
+        && shown.contents.unknown.is_empty();
+    if !is_known || end().await? != before {
+        return Ok(None);
+    }
+    Ok(Some((which.count(&shown.contents), before)))
+}
+
 /// What a replay or a drop would do, before it is done.
 pub(super) async fn confirm(
     context: &Context,
@@ -450,22 +475,23 @@ pub(super) async fn confirm(
     let id = query.get("id").map(String::as_str).unwrap_or_default();
     let wish = actions::wish(&query);
     let target = wish.target();
-    let JobForecast { progress: found, whole, until } =
-        jobs::dry_run(&context.admin, &context.actor(), wish, action, DRY_RUN_MAX).await?;
-    let until = until.unwrap_or_default();
     // Where the filter is a pipeline or a reason, the book knows how many there are; exactly, where
     // none have come since.
-    let is_counted = !whole && which.cause.is_empty() && which.since.is_empty();
-    let exact = match is_counted {
+    let narrows = |name: &str| query.get(name).is_some_and(|value| !value.is_empty());
+    let is_counted = !["id", "cause", "since", "until"].into_iter().any(narrows)
+        && (which.reason.is_empty() || Reason::ALL.iter().any(|one| one.word() == which.reason));
+    let counted = match is_counted {
+        true => counted(context, &which).await?,
         false => None,
-        true => Some(book::open_letters(&context.admin).await)
-            .filter(|shown| !shown.is_first && !shown.stale)
-            .map(|shown| which.count(&shown.contents)),
     };
-    let exact = match exact {
-        Some(_) if letters::end_now(&context.admin, which.pipeline).await? != until => None,
-        exact => exact,
+    let exact = counted.as_ref().map(|(count, _)| *count);
+    let JobForecast { progress: found, whole, until } = match (action, &counted) {
+        // Nothing is tried out for those that are dropped, and nothing stands in the way.
+        (Action::Drop, Some((count, until))) => JobForecast::of_count(*count, until),
+        _ => jobs::dry_run(&context.admin, &context.actor(), wish, action, DRY_RUN_MAX).await?,
     };
+    let until = until.unwrap_or_default();
+    let exact = exact.filter(|_| counted.as_ref().is_some_and(|(_, mark)| *mark == until));
     let found = jobs::Progress { done: exact.unwrap_or(found.done).max(found.done), ..found };
     let is_exact = whole || exact.is_some();
     let at_least = if is_exact { "" } else { "at least " };

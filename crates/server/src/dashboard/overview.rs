@@ -86,7 +86,7 @@ pub(super) fn problem_panel(context: &Context, only: Option<&str>) -> Markup {
         section class={ "panel probs" @if grave { " bad" } } aria-labelledby="pr" {
             header {
                 h2 id="pr" { (title) }
-                span class="faint" { "nothing is lost; everything else goes on" }
+                span class="faint" { (reassurance(&wanted, error.is_some())) }
             }
             @if let Some(error) = error {
                 div class="prob" {
@@ -101,6 +101,25 @@ pub(super) fn problem_panel(context: &Context, only: Option<&str>) -> Markup {
             }
         }
     }
+}
+
+/// What is well all the same.
+fn reassurance(problems: &[Problem], is_log_silent: bool) -> String {
+    let of_log = |kind: &str| problems.iter().any(|one| one.pipeline.is_none() && one.kind == kind);
+    let mut said = Vec::new();
+    if of_log("damage") {
+        said.push("what the damaged parts held may be gone; their bytes are kept");
+    }
+    if is_log_silent {
+        said.push("what was acknowledged is kept; nothing more is known until the log answers");
+    } else if of_log("log") {
+        said.push("what was acknowledged is kept; senders are refused");
+    } else if said.is_empty() {
+        said.push("nothing is lost; everything else goes on");
+    } else {
+        said.push("everything else goes on");
+    }
+    said.join("; ")
 }
 
 fn shown(context: &Context, problem: &Problem) -> Markup {
@@ -388,5 +407,37 @@ fn changes(context: &Context) -> Markup {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_well_all_the_same_is_true() {
+        // It said that nothing is lost and everything goes on, whatever was wrong.
+        let problem = |kind, pipeline: Option<&str>| Problem {
+            kind,
+            severity: Severity::Act,
+            pipeline: pipeline.map(str::to_owned),
+            destination: None,
+            since: None,
+            what: String::new(),
+            cause: String::new(),
+            meanwhile: String::new(),
+            advice: String::new(),
+            command: None,
+            remedy: Remedy::Open,
+        };
+        let usual = "nothing is lost; everything else goes on";
+        assert_eq!(reassurance(&[problem("gate", Some("orders"))], false), usual);
+        assert_eq!(reassurance(&[problem("log", Some("orders"))], false), usual);
+        let full = reassurance(&[problem("gate", Some("orders")), problem("log", None)], false);
+        assert!(full.contains("senders are refused") && !full.contains("everything"), "{full}");
+        let damage = reassurance(&[problem("damage", None)], false);
+        assert!(!damage.contains("nothing is lost") && damage.contains("may be gone"), "{damage}");
+        let silent = reassurance(&[], true);
+        assert!(silent.contains("nothing more is known"), "{silent}");
     }
 }

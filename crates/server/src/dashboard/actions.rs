@@ -289,16 +289,16 @@ pub(super) fn wish(fields: &Fields) -> LetterRequest {
     LetterRequest { filter, dry_run: false, rate: None, wait: 0, job: None, confirmed }
 }
 
-/// Sends a record that says that it is a test.
-async fn send(
-    admin: &Admin,
-    actor: &Actor,
 /// The log has said nothing about a record.
 fn unanswered() -> ApiError {
     let what = "the log does not answer: whether it has taken the record is not known";
     ApiError::from(potok_core::Fault::wait(what)).hint("trace its key when the log is back")
 }
 
+/// Sends a record that says that it is a test.
+async fn send(
+    admin: &Admin,
+    actor: &Actor,
     topic: &str,
     key: &str,
     value: &str,

@@ -176,7 +176,8 @@ pub enum FilesAsk {
     },
     /// The files of one name.
     Named(String),
-    /// Files with a stage that has been `started` for longer than it should take; so many at most.
+    /// Files with a stage that has been `started` for longer than it should take; so many at most, those
+    /// first that have been as they are for longest.
     Stuck(u32),
     /// Files that a stage may begin with, oldest first: the stage before is done and it is `new`.
     Queue {
@@ -265,7 +266,7 @@ pub trait Tracker: Send + Sync {
     /// Ends such rows, all stages done with no records, except those that a group has taken meanwhile.
     async fn sweep(&self, rows: &[(Arc<str>, u32)]) -> Result<(), Fault>;
 
-    /// Rows for people, newest first.
+    /// Rows for people, newest first where the question says nothing else.
     async fn list(&self, ask: &FilesAsk) -> Result<Vec<TrackedFile>, Fault>;
 
     /// How many rows of each shard are where.

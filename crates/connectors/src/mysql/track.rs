@@ -54,6 +54,13 @@ struct MysqlTrackSession {
     connections: Arc<Connections<MySqlConnection>>,
 }
 
+impl MysqlTrackSession {
+    /// The transaction is over: the connection is for the next one.
+    fn keep(self) {
+        self.connections.give_back(self.connection);
+    }
+}
+
 fn bound<'q>(sql: &str, values: &[SqlValue]) -> Query<'q, MySql, MySqlArguments> {
     let mut query = sqlx::query(AssertSqlSafe(sql.to_owned()));
     for value in values {
@@ -89,8 +96,13 @@ impl TrackSession for MysqlTrackSession {
 
     async fn commit(mut self: Box<Self>) -> Result<(), Fault> {
         Mysql::commit(&mut self.connection).await.map_err(|error| sort(&self.label, &error))?;
-        let MysqlTrackSession { connection, connections, .. } = *self;
-        connections.give_back(connection);
+        self.keep();
+        Ok(())
+    }
+
+    async fn roll_back(mut self: Box<Self>) -> Result<(), Fault> {
+        Mysql::roll_back(&mut self.connection).await.map_err(|error| sort(&self.label, &error))?;
+        self.keep();
         Ok(())
     }
 }

@@ -147,6 +147,10 @@ impl TrackSession for SqliteTrackSession {
         let what = format!("{}: {} was replaced", self.label, self.path.display());
         Err(Fault::wait(what).hint("it is opened again").code("P1404"))
     }
+
+    async fn roll_back(mut self: Box<Self>) -> Result<(), Fault> {
+        self.with(|database| database.connection.execute_batch("ROLLBACK")).await
+    }
 }
 
 #[async_trait]

@@ -48,3 +48,4 @@ mod setup;
 mod sqlite_crash;
 mod sqlite_files;
 mod sqlite_tables;
+mod tracking;

@@ -91,7 +91,7 @@ pub(crate) trait TrackDatabase: Send + Sync {
     /// Its SQL.
     fn dialect(&self) -> Dialect;
 
-    /// A session in a new transaction. Dropping it gives the transaction up.
+    /// A session in a new transaction. Dropping it gives the transaction up, and may cost the connection.
     async fn begin(&self) -> Result<Box<dyn TrackSession>, Fault>;
 
     /// What is there of these tables.
@@ -112,4 +112,7 @@ pub(crate) trait TrackSession: Send {
 
     /// Commits.
     async fn commit(self: Box<Self>) -> Result<(), Fault>;
+
+    /// Gives the transaction up and keeps the connection, for what is expected to happen often.
+    async fn roll_back(self: Box<Self>) -> Result<(), Fault>;
 }

@@ -68,9 +68,33 @@ impl Statements {
         }
     }
 
+    /// The newest file of ours, and how many shards there were. pipeline, log
+    pub fn newest_shards(&self) -> String {
+        format!(
+            "SELECT filename, CAST(shards AS CHAR) FROM {} WHERE pipeline = ? AND log = ? ORDER BY \
+             filename DESC LIMIT 1",
+            self.beside()
+        )
+    }
+
     /// seal
     pub fn name_of_seal(&self) -> String {
         format!("SELECT filename FROM {} WHERE seal = ?", self.beside())
+    }
+
+    /// Names of a slice that a shard cannot have: another program, pipeline or log has rows of them,
+    /// or the shard's own is taken or has ended. first, end, pipeline, log; first, end, shard, pipeline,
+    /// log.
+    pub fn taken_names(&self) -> String {
+        let is_foreign = "p.filename IS NULL OR p.pipeline <> ? OR p.log <> ?";
+        let has_ended = "p.seal IS NOT NULL OR p.finished_at IS NOT NULL";
+        let (table, beside) = (self.table(), self.beside());
+        format!(
+            "SELECT t.filename FROM {table} t LEFT JOIN {beside} p ON p.filename = t.filename AND \
+             p.shard = t.shard WHERE t.filename >= ? AND t.filename < ? AND ({is_foreign}) UNION \
+             SELECT p.filename FROM {beside} p WHERE p.filename >= ? AND p.filename < ? AND p.shard = ? \
+             AND (p.pipeline <> ? OR p.log <> ? OR {has_ended})"
+        )
     }
 
     /// filename
@@ -226,6 +250,15 @@ impl Statements {
         )
     }
 
+    /// Files that are stuck, as the description computes it, longest first.
+    pub fn list_stuck(&self, config: &TrackConfig, limit: u32) -> String {
+        let stuck = self.stuck(config);
+        format!(
+            "{} WHERE {stuck} ORDER BY t.updated_at, t.filename, t.shard LIMIT {limit}",
+            self.rows()
+        )
+    }
+
     /// Rows with everything that is known of them, newest first.
     pub fn list(&self, condition: &str) -> String {
         format!("{} WHERE {condition} ORDER BY t.filename DESC, t.shard", self.rows())
@@ -300,8 +333,7 @@ impl Statements {
         open.join(" OR ")
     }
 
-    /// As the description computes it.
-    pub fn stuck(&self, config: &TrackConfig) -> String {
+    fn stuck(&self, config: &TrackConfig) -> String {
         let stages = config.stages.iter().enumerate();
         let late = stages.filter_map(|(stage, (_, minutes))| {
             let minutes = (*minutes)?;

@@ -1,7 +1,9 @@
 //! The tracker itself: which statements make one step.
 
+use std::collections::HashSet;
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -37,6 +39,8 @@ pub(crate) struct SqlTracker<D> {
     pub(super) queue: StepQueue,
     /// Known when the tables were prepared.
     log: tokio::sync::OnceCell<String>,
+    /// Whether the number of shards was compared with that of before.
+    has_compared: AtomicBool,
 }
 
 type BoxedSession = Box<dyn TrackSession>;
@@ -59,7 +63,18 @@ impl<D: TrackDatabase> SqlTracker<D> {
         let log = tokio::sync::OnceCell::new();
         let foreign = ForeignMoves::default();
         let queue = StepQueue::default();
-        SqlTracker { database, config, tables, statements, stages, foreign, queue, log }
+        let has_compared = AtomicBool::default();
+        SqlTracker {
+            database,
+            config,
+            tables,
+            statements,
+            stages,
+            foreign,
+            queue,
+            log,
+            has_compared,
+        }
     }
 
     async fn bounded<T>(&self, work: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
@@ -128,10 +143,13 @@ impl<D: TrackDatabase> SqlTracker<D> {
         ];
         match session.run(&self.statements.claim(), &claim).await {
             Ok(1) => {}
-            Ok(_) => return Ok(NameAnswer::Taken),
+            Ok(_) => {
+                session.roll_back().await?;
+                return Ok(NameAnswer::Taken);
+            }
             Err(fault) if fault.next == Move::SetAside => {
                 // The seal may have got a name meanwhile, which is the key of another row.
-                drop(session);
+                session.roll_back().await?;
                 return match self.known_name(file).await? {
                     Some(_) => Ok(NameAnswer::Taken),
                     None => Err(fault),
@@ -150,11 +168,36 @@ impl<D: TrackDatabase> SqlTracker<D> {
         Ok(text(found.first(), 0).map(Into::into))
     }
 
+    /// The numbers of the slice's names that this shard cannot have, as far as one look tells.
+    async fn taken_numbers(&self, file: &NewFile) -> Result<HashSet<u32>, Fault> {
+        let NewFile { slice, shard, .. } = file;
+        let [pipeline, log] =
+            [self.config.pipeline.as_str(), self.log().await?].map(SqlValue::from);
+        // `/` is what follows `.`.
+        let [first, end] = [slice.clone(), format!("{slice}/")].map(SqlValue::Text);
+        let values = [
+            first.clone(),
+            end.clone(),
+            pipeline.clone(),
+            log.clone(),
+            first,
+            end,
+            (*shard).into(),
+            pipeline,
+            log,
+        ];
+        let names = self.ask(&self.statements.taken_names(), &values).await?;
+        let number = |row: &TextRow| file_number(slice, row.first()?.as_deref()?);
+        Ok(names.iter().filter_map(number).collect())
+    }
+
     async fn find_name(&self, file: &NewFile) -> Result<Arc<str>, Fault> {
         if let Some(name) = self.known_name(file).await? {
             return Ok(name);
         }
-        for number in 0..NAMES_MAX {
+        // Tried one by one, the names of a slice in thousands of parts would take longer than a step may.
+        let taken = self.taken_numbers(file).await?;
+        for number in (0..NAMES_MAX).filter(|number| !taken.contains(number)) {
             let name = file_name(&file.slice, number);
             match self.take_name(&name, file).await? {
                 NameAnswer::Ours => return Ok(name.into()),
@@ -170,6 +213,29 @@ impl<D: TrackDatabase> SqlTracker<D> {
         }
         let what = format!("{}: the slice {} has no free name", self.config.label, file.slice);
         Err(Fault::fix(what).code("P1405").hint("remove old rows of that name"))
+    }
+
+    /// Says once that the number of shards is another one now: nothing that is on a shard moves, so whoever
+    /// sets it by mistake should hear of it.
+    async fn compare_shards(&self, file: &NewFile) -> Result<(), Fault> {
+        if self.has_compared.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
+        let ours = [self.config.pipeline.as_str().into(), self.log().await?.into()];
+        let newest = self.ask(&self.statements.newest_shards(), &ours).await?;
+        let before = text(newest.first(), 1).and_then(|shards| shards.parse::<u32>().ok());
+        if let Some(before) = before.filter(|before| *before != file.shards) {
+            let pipeline = &self.config.pipeline;
+            let until = text(newest.first(), 0).unwrap_or_default();
+            tracing::warn!(
+                pipeline,
+                before,
+                now = file.shards,
+                until,
+                "the number of shards has changed: rows stay in the databases that they are in"
+            );
+        }
+        Ok(())
     }
 
     /// Lifts one stage by legal moves; nothing where it is there or beyond.
@@ -384,6 +450,15 @@ fn file_name(slice: &str, number: u32) -> String {
     if number == 0 { slice.to_owned() } else { format!("{slice}.{number}") }
 }
 
+/// The number in a name of that slice.
+fn file_number(slice: &str, name: &str) -> Option<u32> {
+    let number = match name.strip_prefix(slice)? {
+        "" => 0,
+        more => more.strip_prefix('.')?.parse().ok()?,
+    };
+    (file_name(slice, number) == name).then_some(number)
+}
+
 fn text(row: Option<&TextRow>, at: usize) -> Option<String> {
     row?.get(at)?.clone()
 }
@@ -415,6 +490,9 @@ impl<D: TrackDatabase> Tracker for SqlTracker<D> {
     }
 
     async fn name(&self, file: &NewFile) -> Result<Arc<str>, Fault> {
+        if let Err(fault) = self.bounded(self.compare_shards(file)).await {
+            tracing::debug!(why = %fault, "the number of shards was not compared");
+        }
         self.bounded(self.find_name(file)).await
     }
 
@@ -453,10 +531,7 @@ impl<D: TrackDatabase> Tracker for SqlTracker<D> {
             FilesAsk::Named(name) => {
                 (statements.list("t.filename = ?"), vec![name.as_str().into()])
             }
-            FilesAsk::Stuck(limit) => {
-                let stuck = statements.list(&statements.stuck(&self.config));
-                (format!("{stuck} LIMIT {limit}"), Vec::new())
-            }
+            FilesAsk::Stuck(limit) => (statements.list_stuck(&self.config, *limit), Vec::new()),
             FilesAsk::Queue { stage, limit, offset } => {
                 (statements.queue(*stage, *limit, *offset), Vec::new())
             }

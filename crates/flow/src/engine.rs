@@ -67,8 +67,8 @@ pub struct TrackedPipeline {
     pub shards: Vec<u32>,
     /// Destinations of shards whose gates are not open.
     pub gates: Vec<(u32, String, GateStatus)>,
-    /// Its other waits.
-    pub waits: Vec<Wait>,
+    /// Its other waits, with the shard where it is only one's.
+    pub waits: Vec<(Option<u32>, Wait)>,
 }
 
 /// A pipeline as the engine holds it.
@@ -509,7 +509,7 @@ impl Engine {
                 open: boards.open_slices(),
                 shards: gates.iter().map(|(shard, ..)| *shard).collect(),
                 gates: gates.into_iter().filter(|(.., gate)| gate.state != "open").collect(),
-                waits: handle.waits.list(),
+                waits: handle.waits.by_shard(),
             })
         });
         tracked.collect()

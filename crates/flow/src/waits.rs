@@ -3,7 +3,7 @@
 //! `status`, `/ready`, the metrics and the log all read from this one place, so nothing waits in
 //! silence. A destination that is away is not listed: its gate says so.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use potok_core::{Clock, Fault, Timestamp};
@@ -52,6 +52,19 @@ impl WaitsFor {
         let known = Self::ALL.iter().find(|(what, _)| *what == self);
         known.map_or("", |(_, word)| word)
     }
+}
+
+/// Behind the numbers of all parts come those of parts that wait for one shard, two for each.
+const OF_SHARDS: usize = 1 << 20;
+
+/// The number of whoever writes the files of a shard, or sends them, among the parts of a pipeline.
+pub(crate) fn shard_part(shard: u32, is_sender: bool) -> usize {
+    OF_SHARDS.saturating_add(2 * shard as usize).saturating_add(usize::from(is_sender))
+}
+
+/// The shard that a part waits for, where it is one.
+fn shard_of(part: usize) -> Option<u32> {
+    u32::try_from(part.checked_sub(OF_SHARDS)? / 2).ok()
 }
 
 /// One thing that a pipeline waits for.
@@ -125,8 +138,20 @@ impl Waits {
 
     /// One line for each thing waited for, since when the first part has waited for it.
     pub fn list(&self) -> Vec<Wait> {
+        self.of_parts(|_| true)
+    }
+
+    /// The same, with the shard that waits where it is only one; these come first.
+    pub fn by_shard(&self) -> Vec<(Option<u32>, Wait)> {
+        let shards: BTreeSet<_> = self.lock().keys().map(|(_, part)| shard_of(*part)).collect();
+        let of = |shard| self.of_parts(|part| shard_of(part) == shard);
+        let each = |shard| of(shard).into_iter().map(move |wait| (shard, wait));
+        shards.into_iter().rev().flat_map(each).collect()
+    }
+
+    fn of_parts(&self, wanted: impl Fn(usize) -> bool) -> Vec<Wait> {
         let mut list: Vec<(Timestamp, Wait)> = Vec::new();
-        for ((what, _), reason) in &*self.lock() {
+        for ((what, _), reason) in self.lock().iter().filter(|((_, part), _)| wanted(*part)) {
             let Reason { since, why, needs_somebody } = reason;
             match list.last_mut().filter(|(_, wait)| wait.what == *what) {
                 Some((first, wait)) => {

@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use potok_core::{FilesAsk, ShardTotals, TrackedFile};
-use potok_flow::{OpenSlice, TrackedPipeline};
+use potok_flow::{OpenSlice, TrackedPipeline, Wait, WaitsFor};
 use serde::{Deserialize, Serialize};
 
 use crate::access::{Actor, Role, Visitor};
@@ -17,7 +17,7 @@ use crate::{Admin, ApiError};
 /// Names on a page, where nobody says how many, and at most.
 const NAMES: u32 = 20;
 const NAMES_MAX: u32 = 10_000;
-/// Rows of what is stuck.
+/// Rows of what is stuck, of each pipeline.
 const STUCK_MAX: u32 = 1_000;
 
 #[derive(Deserialize)]
@@ -126,6 +126,16 @@ pub(crate) struct StuckFilter {
 #[derive(Serialize)]
 pub(crate) struct AllStuck {
     stuck: Vec<File>,
+    /// There are more, which are stuck for less long.
+    more: bool,
+}
+
+/// What is stuck, longest first.
+#[derive(Default, Serialize)]
+pub(crate) struct StuckFiles {
+    pub files: Vec<File>,
+    /// There are more, which are stuck for less long.
+    pub more: bool,
 }
 
 /// What the description's query finds, computed in the database, with the reason.
@@ -134,20 +144,22 @@ pub(crate) async fn stuck(
     visitor: Visitor,
     Params(which): Params<StuckFilter>,
 ) -> Result<Json<AllStuck>, ApiError> {
-    let stuck = stuck_of(&admin, &visitor, which.pipeline.as_deref()).await?;
-    Ok(Json(AllStuck { stuck }))
+    let StuckFiles { files, more } = stuck_of(&admin, &visitor, which.pipeline.as_deref()).await?;
+    Ok(Json(AllStuck { stuck: files, more }))
 }
 
-/// Files that have been in one state for longer than they should.
+/// Files that have been in one state for longer than they should, of each pipeline so many at most.
 pub(crate) async fn stuck_of(
     admin: &Admin,
     visitor: &Visitor,
     pipeline: Option<&str>,
-) -> Result<Vec<File>, ApiError> {
-    let mut stuck = Vec::new();
+) -> Result<StuckFiles, ApiError> {
+    let mut stuck = StuckFiles::default();
     for tracked in tracked(admin, pipeline).await? {
-        let rows = tracked.tracker.list(&FilesAsk::Stuck(STUCK_MAX)).await?;
-        stuck.extend(rows.into_iter().map(|row| shown(&tracked, row, visitor)));
+        let mut rows = tracked.tracker.list(&FilesAsk::Stuck(STUCK_MAX + 1)).await?;
+        stuck.more |= rows.len() > STUCK_MAX as usize;
+        rows.truncate(STUCK_MAX as usize);
+        stuck.files.extend(rows.into_iter().map(|row| shown(&tracked, row, visitor)));
     }
     Ok(stuck)
 }
@@ -267,8 +279,45 @@ fn reason(tracked: &TrackedPipeline, row: &TrackedFile) -> Option<String> {
     if let Some(owner) = row.owner.as_deref().filter(|owner| is_gone(owner)) {
         return Some(format!("its owner {owner} is gone; whoever has the shard next goes on"));
     }
-    if let Some(wait) = tracked.waits.first() {
+    if let Some(wait) = wait_of(&tracked.waits, row.shard) {
         return Some(format!("waits for {} since {}: {}", wait.what.word(), wait.since, wait.why));
     }
     row.error.clone()
+}
+
+/// What holds up a shard that has a destination: nothing that only others wait for.
+fn wait_of(waits: &[(Option<u32>, Wait)], shard: i64) -> Option<&Wait> {
+    let concerns = |(of, wait): &&(Option<u32>, Wait)| match of {
+        Some(of) => i64::from(*of) == shard,
+        None => wait.what != WaitsFor::Destination,
+    };
+    waits.iter().find(concerns).map(|(_, wait)| wait)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// The naive version gives the first wait of the pipeline, whoever's it is.
+    #[test]
+    fn a_row_waits_for_nothing_that_only_others_wait_for() {
+        let wait = |what, why: &str| Wait {
+            what,
+            since: String::new(),
+            why: why.to_owned(),
+            needs_somebody: false,
+        };
+        let mut waits = vec![
+            (Some(3), wait(WaitsFor::Tracking, "a file of shard 3")),
+            (None, wait(WaitsFor::Destination, "shard 2 has none")),
+        ];
+        let why =
+            |waits: &[(Option<u32>, Wait)], shard| wait_of(waits, shard).map(|w| w.why.clone());
+        assert_eq!(why(&waits, 0), None);
+        assert_eq!(why(&waits, 3).unwrap(), "a file of shard 3");
+        waits.push((None, wait(WaitsFor::Log, "the log")));
+        assert_eq!(why(&waits, 0).unwrap(), "the log");
+        assert_eq!(why(&waits, 3).unwrap(), "a file of shard 3");
+    }
 }

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::access::Visitor;
 use crate::request::Params;
-use crate::tracked::{File, files_of, shown, stuck_of, tracked};
+use crate::tracked::{File, StuckFiles, files_of, shown, stuck_of, tracked};
 use crate::{Admin, ApiError};
 
 /// Rows on a page, where nobody says how many, and at most.
@@ -112,17 +112,12 @@ pub(crate) async fn summary(
     Ok(Json(Summary { pipelines }))
 }
 
-#[derive(Serialize)]
-pub(crate) struct StuckFiles {
-    files: Vec<File>,
-}
-
 pub(crate) async fn stuck(
     State(admin): State<Admin>,
     visitor: Visitor,
     Params(which): Params<PipelineFilter>,
 ) -> Result<Json<StuckFiles>, ApiError> {
-    Ok(Json(StuckFiles { files: stuck_of(&admin, &visitor, which.pipeline.as_deref()).await? }))
+    stuck_of(&admin, &visitor, which.pipeline.as_deref()).await.map(Json)
 }
 
 /// A move of a stage that potok runs.

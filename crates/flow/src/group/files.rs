@@ -6,15 +6,17 @@
 //!                                                                               in the log
 //! ```
 //! Every step says "at least so far", so a repeat after a crash finds what is there. A step that
-//! cannot be made (the table is away, the disk is full) holds the files of this lane and nothing else:
-//! it goes on taking in, closing and sealing. Names and files are the work of one task, what lies
+//! cannot be made (the table is away, the disk is full) holds the files of its shard and nothing else: the
+//! lane goes on taking in, closing and sealing, and with the files of a former shard beside it. Names and files are the work of one task, what lies
 //! behind them that of another (`tasks.rs`), so files are also written while a destination is away.
 //!
 //! A shard without records in a slice has a row too, made with those of the others. Its lane finds it
 //! and ends it when the slice is over. Should a record come later, it is in the next name: nothing
 //! leaves `done`.
 
-use std::collections::{BTreeMap, HashSet};
+mod desk;
+
+use std::collections::HashSet;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,15 +30,18 @@ use potok_core::{
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
-use super::index::{Feed, SealedGroup};
+use super::index::{Feed, SealedGroup, ToWrite};
 use super::send::Next;
 use super::{Holding, seal, shard_in};
 use crate::counts::Ending;
+use crate::crash_notes::sender_slot;
 use crate::lane::{Cycle, Lane};
 use crate::ledger::Note;
 use crate::plan::{GroupPlan, TrackPlan};
-use crate::waits::WaitsFor;
+use crate::waits::{self, WaitsFor};
 use crate::work::Stop;
+
+pub(super) use desk::FileDesk;
 
 /// How often old files are looked for.
 const EXPIRE_EVERY: Duration = Duration::from_secs(3_600);
@@ -44,70 +49,6 @@ const EXPIRE_EVERY: Duration = Duration::from_secs(3_600);
 const SWEEP_MIN: Duration = Duration::from_secs(1);
 /// Names that a slice may have where nobody but the file system knows them.
 const NAMES_MAX: u32 = 100_000;
-
-/// What a lane knows of its files between two groups.
-pub(super) struct FileDesk {
-    /// The tables are there and fit.
-    prepared: bool,
-    /// Nothing is tried before.
-    retry_at: Option<Instant>,
-    failures: u32,
-    sweep_at: Instant,
-    expire_at: Instant,
-    /// Of each shard the seal of what was tried last: the first that waits at a closed gate shows how
-    /// far it came.
-    tried: BTreeMap<u32, u64>,
-    /// Somebody has put the first that waits back to `new`, and its destination was asked.
-    asked: bool,
-    /// When to look whether somebody has.
-    look_at: Option<Instant>,
-}
-
-impl FileDesk {
-    pub fn new() -> Self {
-        let now = Instant::now();
-        FileDesk {
-            prepared: false,
-            retry_at: None,
-            failures: 0,
-            sweep_at: now,
-            expire_at: now,
-            tried: BTreeMap::new(),
-            asked: false,
-            look_at: None,
-        }
-    }
-
-    /// When to look next, every so often as long as it is wanted.
-    pub fn look_at(&mut self, wanted: bool, every: Duration) -> Option<Instant> {
-        self.look_at = match (wanted, self.look_at) {
-            (true, None) => Some(Instant::now() + every),
-            (true, known) => known,
-            (false, _) => None,
-        };
-        self.look_at
-    }
-
-    /// When what has failed may be tried again.
-    pub fn retry_at(&self) -> Option<Instant> {
-        self.retry_at.filter(|_| self.is_held())
-    }
-
-    /// Notes an attempt at a group.
-    pub fn tries(&mut self, shard: u32, seal: u64) {
-        self.tried.insert(shard, seal);
-    }
-
-    /// False for the first attempt at a group. A closed gate need not keep it from its stages.
-    pub fn has_tried(&self, shard: u32, seal: u64) -> bool {
-        self.tried.get(&shard) == Some(&seal)
-    }
-
-    /// A step has failed: what is sent waits.
-    pub fn is_held(&self) -> bool {
-        self.retry_at.is_some_and(|at| Instant::now() < at)
-    }
-}
 
 /// A stage that files pass, or several that are passed together.
 #[derive(Clone, Copy)]
@@ -151,13 +92,16 @@ impl Holding {
             return None;
         }
         let desk = &self.desk;
-        let next = match (desk.retry_at, desk.prepared) {
-            (Some(retry), _) => retry,
+        let next = match (desk.held_until(), desk.prepared) {
+            (Some(until), _) => until,
             (None, false) => Instant::now(),
             // Nothing is done before all was read; then the lane says so.
             (None, true) if !self.may_work() => return None,
-            (None, true) if self.board.index().has_unwritten() => Instant::now(),
-            (None, true) => desk.sweep_at.min(desk.expire_at),
+            (None, true) if self.has_to_write() => Instant::now(),
+            (None, true) => {
+                let retry = desk.retry_at().into_iter();
+                retry.fold(desk.sweep_at.min(desk.expire_at), Instant::min)
+            }
         };
         Some(next)
     }
@@ -180,59 +124,67 @@ impl Lane {
         let now = Instant::now();
         if !holding.desk.prepared {
             if let Some(track) = holding.plan.track.clone() {
-                self.track(holding, track.tracker.prepare()).await?;
+                self.track(holding, None, track.tracker.prepare()).await?;
             }
             holding.desk.prepared = true;
         }
+        let mut is_idle = true;
         if holding.may_work() {
             // A file that cannot be written keeps no row of another slice from its end.
-            match self.write_waiting(holding).await {
-                Ok(()) | Err(Stop::Shut) => {}
+            is_idle = match self.write_waiting(holding).await {
+                Ok(is_idle) => is_idle,
+                Err(Stop::Shut) => false,
                 Err(stop) => return Err(stop),
-            }
+            };
             if holding.desk.sweep_at <= now {
                 let every = holding.plan.close.every.unwrap_or(SWEEP_MIN);
                 holding.desk.sweep_at = now + every.clamp(SWEEP_MIN, Duration::from_secs(60));
                 self.sweep(holding).await?;
             }
             // Whose file is old and has not been sent is known when all that wait have their names.
-            if holding.desk.expire_at <= now && !holding.board.index().has_unwritten() {
+            let has_unwritten = holding.board.index().next_unwritten(|_| true).is_some();
+            if holding.desk.expire_at <= now && !has_unwritten {
                 holding.desk.expire_at = now + EXPIRE_EVERY;
                 self.expire(holding).await;
             }
         }
-        self.files_go_on(&mut holding.desk);
+        self.files_go_on(&mut holding.desk, |shard| is_idle || shard.is_none());
         Ok(())
     }
 
-    /// Makes one call for a file.
+    /// Makes one call for the files of a shard, or of all.
     async fn track<T>(
         &mut self,
         holding: &mut Holding,
+        shard: Option<u32>,
         call: impl Future<Output = Result<T, Fault>>,
     ) -> Result<T, Stop> {
-        call.await.map_err(|fault| self.hold_files(&mut holding.desk, fault))
+        call.await.map_err(|fault| self.hold_files(&mut holding.desk, shard, fault))
     }
 
-    /// A step cannot be made. It is tried again later, with everything before it: the files of this
-    /// lane wait, and say for what. Where somebody has to mend something it is the same: no other
-    /// lane has to wait for that.
-    fn hold_files(&self, desk: &mut FileDesk, fault: Fault) -> Stop {
+    /// A step cannot be made. It is tried again later, with everything before it: the files of that
+    /// shard wait, and say for what. Where somebody has to mend something it is the same: no other
+    /// shard has to wait for that.
+    fn hold_files(&self, desk: &mut FileDesk, shard: Option<u32>, fault: Fault) -> Stop {
         let fault = if fault.next == Move::Fix { fault.needs_somebody() } else { fault };
-        desk.failures = desk.failures.saturating_add(1);
-        let wait = self.plan.retry.wait(desk.failures, self.slot as u64 * 83);
-        desk.retry_at = Some(Instant::now() + wait);
-        self.waits.begin_with(WaitsFor::Tracking, self.slot, &fault);
+        let salt = self.slot as u64 * 83;
+        desk.hold(shard, |failures| self.plan.retry.wait(failures, salt));
+        self.waits.begin_with(WaitsFor::Tracking, self.part_of(shard), &fault);
         Stop::Shut
     }
 
-    /// Everything that was to be done for files has been done, or is nobody's task here any more, as
-    /// when a partition has left: nothing is waited for.
-    pub(super) fn files_go_on(&self, desk: &mut FileDesk) {
-        if desk.failures > 0 && !desk.is_held() {
-            self.waits.end(WaitsFor::Tracking, self.slot);
-            (desk.failures, desk.retry_at) = (0, None);
+    /// What had failed for these shards has been done, or is nobody's task here any more, as when a
+    /// partition has left: nothing is waited for. What is not tried again yet is still waited for.
+    pub(super) fn files_go_on(&self, desk: &mut FileDesk, tried: impl Fn(Option<u32>) -> bool) {
+        for shard in desk.let_go(tried) {
+            self.waits.end(WaitsFor::Tracking, self.part_of(shard));
         }
+    }
+
+    /// Who says that files of a shard wait.
+    fn part_of(&self, shard: Option<u32>) -> usize {
+        let is_sender = self.slot == sender_slot(self.number);
+        shard.map_or(self.slot, |shard| waits::shard_part(shard, is_sender))
     }
 
     /// Gives a sealed group its name and writes its file. Does nothing where that was done.
@@ -250,10 +202,12 @@ impl Lane {
         let files = holding.plan.files.clone();
         let name = match holding.plan.track.clone() {
             Some(track) => {
-                let name = self.track(holding, track.tracker.name(&new)).await?;
+                let named = track.tracker.name(&new);
+                let name = self.track(holding, Some(new.shard), named).await?;
                 crash_point("file.named");
+                let shard = new.shard;
                 if let Some(files) = &files
-                    && let Err(fault) = write_as(&**files, new.shard, &name, content.clone()).await
+                    && let Err(fault) = write_as(&**files, shard, &name, content.clone()).await
                 {
                     if fault.needs_somebody {
                         let error = Some(fault.to_string());
@@ -262,7 +216,7 @@ impl Lane {
                         self.reach(holding, &name, new, failed, facts).await?;
                     }
                     // Only this shard waits, and looks again.
-                    return Err(self.hold_files(&mut holding.desk, fault));
+                    return Err(self.hold_files(&mut holding.desk, Some(shard), fault));
                 }
                 name
             }
@@ -275,14 +229,14 @@ impl Lane {
                         _ => format!("{}.{number}", new.slice).into(),
                     };
                     let written = files.write(new.shard, &name, content.clone());
-                    if self.track(holding, written).await? {
+                    if self.track(holding, Some(new.shard), written).await? {
                         break name;
                     }
                     number += 1;
                     if number == NAMES_MAX {
                         let what = format!("the slice {} has no free name", new.slice);
                         let fault = Fault::fix(what).code("P1407").hint("move its files away");
-                        return Err(self.hold_files(&mut holding.desk, fault));
+                        return Err(self.hold_files(&mut holding.desk, Some(new.shard), fault));
                     }
                 }
             }
@@ -311,7 +265,7 @@ impl Lane {
         let Some(track) = holding.plan.track.clone() else { return Ok(()) };
         let Some((stage, state)) = track.stage(step) else { return Ok(()) };
         let step = TrackStep { file: name.clone(), of, stage, state, facts };
-        match self.track(holding, track.tracker.advance(&step)).await {
+        match self.track(holding, Some(step.of.shard), track.tracker.advance(&step)).await {
             Err(Stop::Shut) if planted(Bug::TrackIgnored) => Ok(()),
             reached => reached,
         }
@@ -425,29 +379,34 @@ impl Lane {
         Ok(())
     }
 
-    /// Writes the file of the next group that has none.
-    async fn write_waiting(&mut self, holding: &mut Holding) -> Result<(), Stop> {
+    /// Writes the file of the next group that has none; true where there is none.
+    async fn write_waiting(&mut self, holding: &mut Holding) -> Result<bool, Stop> {
         self.unpark_next(holding, Next::Write).await?;
-        let (group, feeds) = {
+        let (to_write, feeds) = {
             let index = holding.board.index();
-            match index.next_unwritten() {
-                Some(sealed) => (vec![sealed.clone()], index.feeds.clone()),
-                None => return Ok(()),
-            }
+            let next = index.to_write(|sealed| !holding.desk.holds(&sealed.key));
+            (next, index.feeds.clone())
+        };
+        let group = match to_write {
+            ToWrite::Nothing => return Ok(true),
+            ToWrite::Parked => return Ok(false),
+            ToWrite::Group(sealed) => [sealed],
         };
         self.write_from_log(holding, &group, &feeds).await?;
-        let written = group.first().and_then(|sealed| Some((sealed, sealed.file.get()?)));
-        if let Some((sealed, name)) = written {
-            holding.board.index().is_written(sealed, name);
+        let [sealed] = group;
+        if let Some(name) = sealed.file.get() {
+            holding.board.index().is_written(&sealed, name);
         }
+        let shard = shard_in(&sealed.key);
+        self.files_go_on(&mut holding.desk, |of| of == shard);
         holding.board.to_send.notify_one();
-        Ok(())
+        Ok(false)
     }
 
     /// The destination of this shard must be mended. The first file that waits for it has failed;
     /// one that somebody has put back to `new` is tried once more.
     pub(super) async fn look_for_retry(&mut self, holding: &mut Holding) {
-        holding.desk.look_at = None;
+        holding.desk.look = None;
         let Some(gate) = self.shut_gate() else { return };
         let Some(why) = gate.to_be_fixed() else { return };
         let Some(track) = holding.plan.track.clone() else { return };
@@ -463,7 +422,8 @@ impl Lane {
         };
         let Some((name, of)) = first else { return };
         let ask = FilesAsk::Named(name.to_string());
-        let Ok(rows) = self.track(holding, track.tracker.list(&ask)).await else { return };
+        let listed = track.tracker.list(&ask);
+        let Ok(rows) = self.track(holding, Some(of.shard), listed).await else { return };
         let row = rows.iter().find(|row| row.shard == i64::from(of.shard));
         let state = row.and_then(|row| row.stages.get(stage)).map(|stage| stage.state.as_str());
         match state {
@@ -485,7 +445,7 @@ impl Lane {
     /// Ends rows of shards that had no records in a slice that is over.
     async fn sweep(&mut self, holding: &mut Holding) -> Result<(), Stop> {
         let Some(TrackPlan { tracker, .. }) = holding.plan.track.clone() else { return Ok(()) };
-        let rows = self.track(holding, tracker.unclaimed()).await?;
+        let rows = self.track(holding, None, tracker.unclaimed()).await?;
         let lanes = self.plan.workers.max(1);
         let (mut ended, mut ticks) = (Vec::new(), Vec::new());
         for (file, shard) in rows {
@@ -508,13 +468,13 @@ impl Lane {
         if ended.is_empty() || planted(Bug::EmptyForgotten) {
             return Ok(());
         }
-        self.track(holding, tracker.sweep(&ended)).await
+        self.track(holding, None, tracker.sweep(&ended)).await
     }
 
     async fn expire(&mut self, holding: &mut Holding) {
         if let (0, Some(TrackPlan { tracker, .. })) = (self.number, holding.plan.track.clone()) {
             // What is left over goes the next time, soon.
-            match self.track(holding, tracker.expire()).await {
+            match self.track(holding, None, tracker.expire()).await {
                 Ok(0) | Err(_) => {}
                 Ok(_) => holding.desk.expire_at = Instant::now() + SWEEP_MIN,
             }
@@ -531,6 +491,12 @@ impl Lane {
 }
 
 impl Holding {
+    /// A group has no file, and may be tried now.
+    fn has_to_write(&self) -> bool {
+        let index = self.board.index();
+        index.next_unwritten(|sealed| !self.desk.holds(&sealed.key)).is_some()
+    }
+
     /// Whether nothing more can come for a slice; `None` where the log's time is not known here.
     /// Where the partition of the shard is not ours its owner says so, who writes the ticks too.
     fn slice_is_over(&self, file: &str, shard: u32, now: Timestamp, is_ours: bool) -> Option<bool> {

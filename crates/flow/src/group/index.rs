@@ -42,12 +42,13 @@ use super::seal::{Generation, Members, Seal, SealRoom};
 use super::shelf::KeyedQueue;
 use crate::fixed_hash::FixedHash;
 use crate::plan::ClosePlan;
+pub(super) use files::ToWrite;
 pub(super) use parked::Parked;
 pub(super) use view::ViewContext;
 pub use view::{GroupCursor, GroupPage, GroupView, KindView};
 use waiting::WaitingRecord;
-
 pub(crate) use wishes::Command;
+
 /// A part of a batch has no more records and bytes than this, so that sending it fits into memory;
 /// fewer where the log takes no such seal.
 pub(super) const PART_RECORDS_MAX: usize = 10_000;

@@ -107,6 +107,7 @@ impl Lane {
         crash_point("seal.after");
         self.attempts.store(1, Ordering::Relaxed);
         let sent = self.send(holding, &batches).await;
+        let shard = batches.first().and_then(|sealed| shard_in(&sealed.key));
         drop(batches);
         if matches!(sent, Err(Stop::Shut)) {
             let left = holding.board.index().not_sent(|assignment| self.live.contains(assignment));
@@ -118,6 +119,7 @@ impl Lane {
             return Ok(false);
         }
         holding.board.index().sent();
+        self.files_go_on(&mut holding.desk, |of| of == shard);
         sent.map(|()| true)
     }
 
@@ -130,10 +132,7 @@ impl Lane {
         index: &mut Index,
     ) -> Arc<Vec<SealedGroup>> {
         self.say_strays(index);
-        let next = self
-            .next_group(desk, index)
-            .filter(|sealed| !makes_files || sealed.records() == 0 || sealed.file.get().is_some());
-        let Some(next) = next else { return Arc::default() };
+        let Some(next) = self.next_group(desk, makes_files, index) else { return Arc::default() };
         if next.parked().is_some() {
             // Another is next than a moment ago, and its members are to be read first.
             to_send.notify_one();
@@ -146,12 +145,22 @@ impl Lane {
 
     /// The next group to send: in the order of the seals, past those whose shard cannot be called. A
     /// former shard has its groups in the lane of another, and must not hold that one up. Where groups
-    /// become files, one whose file is not there keeps back what lies behind it.
-    fn next_group<'a>(&self, desk: &FileDesk, index: &'a Index) -> Option<&'a SealedGroup> {
+    /// become files, one whose file is not there keeps back what lies behind it in its shard.
+    pub(super) fn next_group<'a>(
+        &self,
+        desk: &FileDesk,
+        makes_files: bool,
+        index: &'a Index,
+    ) -> Option<&'a SealedGroup> {
         let mut seen = HashSet::new();
         let firsts = index.next_to_send().filter(|sealed| seen.insert(shard_in(&sealed.key)));
         let looked_at = if planted(Bug::ShardsShareLane) { 1 } else { usize::MAX };
-        firsts.take(looked_at).find(|sealed| self.may_send(desk, sealed))
+        let has_file = |sealed: &SealedGroup| {
+            !makes_files || sealed.records() == 0 || sealed.file.get().is_some()
+        };
+        firsts.take(looked_at).find(|sealed| {
+            has_file(sealed) && !desk.holds(&sealed.key) && self.may_send(desk, sealed)
+        })
     }
 
     /// False where there is no destination, and for a group that waits behind a closed gate and was tried
@@ -176,8 +185,8 @@ impl Lane {
         let (key, seal, parked, feeds) = {
             let index = holding.board.index();
             let next = match to {
-                Next::Write => index.next_unwritten(),
-                Next::Send => self.next_group(&holding.desk, &index),
+                Next::Write => index.next_unwritten(|sealed| !holding.desk.holds(&sealed.key)),
+                Next::Send => self.next_group(&holding.desk, holding.plan.makes_files(), &index),
             };
             match next.and_then(|sealed| Some((sealed, sealed.parked()?))) {
                 Some((sealed, parked)) => {

@@ -102,7 +102,9 @@ impl Lane {
             let is_held = holding.desk.is_held();
             let sent = !is_held && holding.may_work() && self.send_sealed(&mut holding).await?;
             if !is_held {
-                self.files_go_on(&mut holding.desk);
+                // What could be sent now may have to be tried again yet.
+                let is_idle = !sent && !self.has_to_send(&holding);
+                self.files_go_on(&mut holding.desk, |shard| is_idle || shard.is_none());
             }
             let replayed = self.send_replays(&holding).await?;
             if sent || replayed {
@@ -153,6 +155,11 @@ impl Lane {
                 () = sleep_until(wake), if wake.is_some() => {}
             }
         }
+    }
+
+    fn has_to_send(&self, holding: &Holding) -> bool {
+        let (index, makes_files) = (holding.board.index(), holding.plan.makes_files());
+        self.next_group(&holding.desk, makes_files, &index).is_some()
     }
 
     fn is_over(&self, holding: &Holding) -> bool {

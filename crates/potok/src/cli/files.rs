@@ -158,6 +158,9 @@ impl StuckFiles {
             table.print(&mut out)?;
         }
         out.flush()?;
+        if all["more"] == true {
+            eprintln!("there are more: these are stuck for longest");
+        }
         Ok(())
     }
 }

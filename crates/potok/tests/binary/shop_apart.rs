@@ -148,6 +148,7 @@ fn with_fewer_shards_what_was_sealed_waits_for_its_own() {
         let listed = running.run(["files", "--in-progress"], b"").good();
         listed.text().contains("has no destination").then_some(())
     });
+    assert!(running.journal().contains("the number of shards has changed"), "a warning");
     running.kill();
     let two = [SHORT_SLICES, ("POTOK_DB_SHOP_3", address.as_str())];
     let running = home.start_file_unready(&file, &two);
@@ -392,5 +393,119 @@ fn a_former_shard_that_is_away_does_not_hold_up_whose_lane_it_shares() {
     returns(&folder);
     running.drained();
     assert!(rows_in(&folder.join("shop.sqlite"), 3, 4) == kept, "where they were sealed for");
+    all_done(&home);
+}
+
+/// The files of a former shard are kept by the lane of another one. The naive version holds the files of
+/// both, and writes none of what lies behind.
+#[test]
+fn a_file_that_cannot_be_written_holds_its_own_shard() {
+    let home = Home::new();
+    // A file where the folder of shard 3 should be.
+    let folder = home.data().join("files/shop-events/3");
+    fs::create_dir_all(folder.parent().unwrap()).unwrap();
+    fs::write(&folder, b"").unwrap();
+    let address = format!("sqlite:{}", home.path().join("shop-3.sqlite").display());
+    let third = ("POTOK_DB_SHOP_3", address.as_str());
+    let file = pipelines().join("shop-events.yaml");
+    let running = home.start_file_unready(&file, &[SHORT_SLICES, third, ("SHARDS", "4")]);
+    let mut generator = ShopGenerator::good_only(208);
+    let sent = take(&mut generator, 200);
+    assert!(send(&running, &sent));
+    let kept = wanted(&sent, 3, 4);
+    wait::until("shard 3 is sealed and waits, the others are done", || {
+        let is_whole = sealed_members(&running, "3/4") == kept.len() as u64;
+        let others = (0..3).all(|shard| rows(&home, shard, 4) == wanted(&sent, shard, 4));
+        (is_whole && others).then_some(())
+    });
+    running.kill();
+    let running = home.start_file_unready(&file, &[SHORT_SLICES, third]);
+    wait::until("it says what it waits for", || {
+        running.status()["waits"].to_string().contains("\"tracking\"").then_some(())
+    });
+    let more = take(&mut generator, 100);
+    assert!(send(&running, &more));
+    let there = wanted(&more, 1, 2);
+    wait::until("shard 1 goes on", || {
+        let all = Connection::open(database(&home, 1)).ok()?;
+        let ids = ask(&all, "SELECT event_id FROM events");
+        there.keys().all(|id| ids.iter().any(|row| row[0] == *id)).then_some(())
+    });
+    wait::until("only shard 3 is told to wait", || {
+        let open = running.run(["files", "--in-progress", "--json"], b"").good().lines();
+        let waits = |row: &serde_json::Value| {
+            row["reason"].as_str().is_some_and(|why| why.contains("waits for tracking"))
+        };
+        assert!(open.iter().filter(|row| waits(row)).all(|row| row["shard"] == 3), "{open:?}");
+        open.iter().any(waits).then_some(())
+    });
+    fs::remove_file(&folder).unwrap();
+    running.drained();
+    assert!(
+        rows_in(&home.path().join("shop-3.sqlite"), 3, 4) == kept,
+        "where they were sealed for"
+    );
+    all_done(&home);
+    assert!(
+        running.status()["waits"].as_array().is_none_or(Vec::is_empty),
+        "nothing waits any more"
+    );
+}
+
+/// The most memory that a process ever had, in bytes.
+fn most_memory(running: &Running) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", running.pid())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let kb: u64 = line.trim_matches(|c: char| !c.is_ascii_digit()).parse().unwrap();
+    kb << 10
+}
+
+/// The naive version keeps bodies or members of what waits.
+#[test]
+fn a_hundred_megabytes_that_wait_for_a_shard_take_little_memory() {
+    const EACH: usize = 50_000;
+    let home = Home::new();
+    let file = changed(&home, "gate:\n", "limits:\n  held_memory_bytes: 8MiB\ngate:\n");
+    let (folder, address) = away(&home, 1);
+    // What the allocator keeps for later is none of it.
+    let frugal = ("MIMALLOC_PURGE_DELAY", "0");
+    let settings = [SHORT_SLICES, ("POTOK_DB_SHOP_1", address.as_str()), frugal];
+    let running = home.start_file_unready(&file, &settings);
+    let padding = "x".repeat(EACH);
+    let mut sent = Vec::new();
+    let mut send_megabytes = |megabytes: usize| {
+        for _ in 0..megabytes / 5 {
+            let event = |at: usize| {
+                let number = sent.len() + at;
+                let id = format!("big-{number}");
+                // One of a hundred is for the other shard.
+                let shop = if number.is_multiple_of(100) { 2 } else { 1 };
+                let json = format!(
+                    "{{\"event_id\":\"{id}\",\"event_type\":1,\"shop_id\":{shop},\"user_id\":1,\
+                     \"timestamp\":\"2025-01-01 00:00:00.000\",\"payload\":{{\"x\":\"{padding}\"}}}}"
+                );
+                ShopEvent { id, shop: Some(shop), bytes: json.into_bytes() }
+            };
+            let events: Vec<ShopEvent> = (0..5_000_000 / EACH).map(event).collect();
+            assert!(send(&running, &events));
+            sent.extend(events.into_iter().map(|event| ShopEvent { bytes: Vec::new(), ..event }));
+        }
+        let (first, second) = (wanted(&sent, 0, 2), wanted(&sent, 1, 2));
+        wait::until("shard 0 has everything", || (rows(&home, 0, 2) == first).then_some(()));
+        wait::until("all of shard 1 is in files", || {
+            let sql = "SELECT SUM(records) FROM potok_tracking WHERE shard = 1";
+            (ask(&tracking(&home), sql) == [[second.len().to_string()]]).then_some(())
+        });
+        second
+    };
+    // As much as it ever needs at a time, whatever waits.
+    send_megabytes(60);
+    let before = most_memory(&running);
+    let second = send_megabytes(160);
+    let grown = most_memory(&running) - before;
+    assert!(grown < 80 << 20, "{grown} bytes more for 160 MB that wait, from {before}");
+    returns(&folder);
+    running.drained();
+    assert!(rows_in(&folder.join("shop.sqlite"), 1, 2) == second, "not each once");
     all_done(&home);
 }

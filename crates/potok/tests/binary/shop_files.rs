@@ -198,7 +198,7 @@ fn assert_contract(running: &Running, name: &str) {
         .map(|total| total["done"].as_u64().unwrap())
         .collect();
     assert_eq!(done, [summary["shards"][0]["total"].as_u64().unwrap(); 4], "{summary}");
-    assert_eq!(get("stuck"), (200, serde_json::json!({ "files": [] })));
+    assert_eq!(get("stuck"), (200, serde_json::json!({ "files": [], "more": false })));
     for nothing in ["queues/nothing", "files/nothing"] {
         let (code, error) = get(nothing);
         assert_eq!((code, &error["error"]["code"]), (404, &"P1409".into()), "{nothing}");
@@ -252,6 +252,35 @@ fn every_file_shard_and_stage_is_accounted_for() {
     let count = sent.len().to_string();
     assert_eq!(ask(&tracking(&home), sums), [[count.clone(), count]]);
     assert_only_legal_moves(&home);
+}
+
+/// The same events as an array, and then one to a line: what is between values is no part of them. Naive:
+/// the second is another content under the same id, and a dead letter.
+#[test]
+fn an_event_is_the_same_however_it_is_written_down() {
+    let home = Home::new();
+    let running = start(&home, &[SHORT_SLICES]);
+    let http = crate::posting::listener(&running);
+    let mut generator = ShopGenerator::good_only(209);
+    let sent = take(&mut generator, 40);
+    let bodies = sent.iter().map(|event| std::str::from_utf8(&event.bytes).unwrap());
+    let bodies: Vec<&str> = bodies.collect();
+    let array = format!(" [\r\n  {} \n] ", bodies.join(" ,\r\n\t "));
+    let lines = format!("{}\r\n\n", bodies.join("\r\n\n"));
+    for (body, form) in [(&array, "application/json"), (&lines, "application/x-ndjson")] {
+        let header = format!("Content-Type: {form}");
+        let (status, answer) = post_to(&http, "/events", &header, body);
+        assert_eq!((status, &answer["accepted"]), (200, &sent.len().into()), "{answer}");
+        running.drained();
+        all_done(&home);
+    }
+    let sums = "SELECT SUM(records), SUM(\"rows\"), SUM(duplicates), SUM(dead) FROM potok_tracking";
+    let count = sent.len().to_string();
+    let both = (2 * sent.len()).to_string();
+    assert_eq!(ask(&tracking(&home), sums), [[both, count.clone(), count, "0".to_owned()]]);
+    for shard in 0..2 {
+        assert!(rows(&home, shard, 2) == wanted(&sent, shard, 2), "not each once");
+    }
 }
 
 /// The naive versions: `done` before the rows are committed, the end in the log before `done`, a name

@@ -12,7 +12,7 @@ use super::text::{
     ShellCommand, UNKNOWN, address, clean, count, known, number, part, span, time_of,
 };
 use super::{Context, Query};
-use crate::tracked::{File, TrackedFiles, files_of, stuck_of};
+use crate::tracked::{File, StuckFiles, TrackedFiles, files_of, stuck_of};
 use crate::{ApiError, parse_since};
 
 /// The flag that names a pipeline.
@@ -117,14 +117,14 @@ async fn shown(
     let stuck = soon(stuck_of(&context.admin, &context.visitor, Some(pipeline))).await?;
     let Some(files) = files.into_iter().next() else { return Ok(nothing(pipeline)) };
     let late: BTreeSet<(String, i64)> =
-        stuck.iter().map(|file| (file.row.filename.clone(), file.row.shard)).collect();
+        stuck.files.iter().map(|file| (file.row.filename.clone(), file.row.shard)).collect();
     let is_failed = |file: &&File| file.row.stages.iter().any(|stage| stage.state == "failed");
     let failed: Vec<&File> = files.files.iter().filter(is_failed).collect();
     let is_new = |file: &&&File| !late.contains(&(file.row.filename.clone(), file.row.shard));
-    let mut looks: Vec<&File> = stuck.iter().collect();
+    let mut looks: Vec<&File> = stuck.files.iter().collect();
     looks.extend(failed.iter().filter(|file| is_new(file)));
     Ok(html! {
-        @if name.is_empty() { (figures(&files, stuck.len())) }
+        @if name.is_empty() { (figures(&files, &stuck)) }
         @if !looks.is_empty() { (problems(context, &looks, &late)) }
         @if !name.is_empty() { @for file in &files.files { (details(context, file)) } }
         (grid(context, pipeline, &files, &late))
@@ -137,7 +137,8 @@ async fn shown(
     })
 }
 
-fn figures(files: &TrackedFiles, stuck: usize) -> Markup {
+fn figures(files: &TrackedFiles, found: &StuckFiles) -> Markup {
+    let stuck = found.files.len();
     let open: u64 = files.open.iter().map(|slice| slice.records).sum();
     html! {
         section class="panel" aria-label="Per shard" {
@@ -147,7 +148,7 @@ fn figures(files: &TrackedFiles, stuck: usize) -> Markup {
                         dd class="note" { (number(shard.processing)) " processing, " span class=(if shard.failed > 0 { "c-bad" } else { "" }) { (number(shard.failed)) " failed" } } }
                 }
                 div { dt { "taking records" } dd class=(if open > 0 { "c-held" } else { "" }) { (number(open)) } dd class="note" { (count(files.open.len() as u64, "open slice", "open slices")) } }
-                div { dt { "stuck" } dd class=(if stuck > 0 { "c-warn" } else { "" }) { (number(stuck as u64)) } dd class="note" { @if stuck > 0 { "longer in a stage than it should" } @else { "every stage within its time" } } }
+                div { dt { "stuck" } dd class=(if stuck > 0 { "c-warn" } else { "" }) { (number(stuck as u64)) @if found.more { "+" } } dd class="note" { @if stuck > 0 { "longer in a stage than it should" } @else { "every stage within its time" } } }
             }
             @if files.shards.len() > 8 { p class="sum" { "and " (files.shards.len() - 8) " more shards" } }
         }

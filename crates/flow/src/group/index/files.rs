@@ -14,15 +14,27 @@ impl SealedGroup {
     }
 }
 
+/// What there is to write.
+pub(crate) enum ToWrite {
+    Nothing,
+    /// The members of the next group are to be read first: without them its file would be empty.
+    Parked,
+    Group(SealedGroup),
+}
+
 impl Index {
-    /// True where a sealed group has no file yet.
-    pub fn has_unwritten(&self) -> bool {
-        self.sealed.iter().any(SealedGroup::is_unwritten)
+    /// The group to write now, of those that are wanted. Another may be next than a moment ago.
+    pub fn to_write(&self, wanted: impl Fn(&SealedGroup) -> bool) -> ToWrite {
+        match self.next_unwritten(wanted) {
+            None => ToWrite::Nothing,
+            Some(sealed) if sealed.parked().is_some() => ToWrite::Parked,
+            Some(sealed) => ToWrite::Group(sealed.clone()),
+        }
     }
 
-    /// The first such group.
-    pub fn next_unwritten(&self) -> Option<&SealedGroup> {
-        self.sealed.first(SealedGroup::is_unwritten)
+    /// The first sealed group of those that are wanted that has no file yet.
+    pub fn next_unwritten(&self, wanted: impl Fn(&SealedGroup) -> bool) -> Option<&SealedGroup> {
+        self.sealed.first(|sealed| sealed.is_unwritten() && wanted(sealed))
     }
 
     /// The file of a group is there. One that has left meanwhile is somebody else's.

@@ -120,7 +120,7 @@ impl Index {
     /// shut: they would keep those out that are sent before.
     pub fn park(&mut self, room: &Arc<Room>, makes_files: bool, is_shut: bool) {
         let place = |sealed: &SealedGroup| (sealed.seal.feed, sealed.seal.offset);
-        let unwritten = if makes_files { self.next_unwritten() } else { None };
+        let unwritten = if makes_files { self.next_unwritten(|_| true) } else { None };
         let firsts = [self.sealed.front().map(place), unwritten.map(place)];
         self.sealed.retain(|sealed| {
             let is_first = firsts.contains(&Some(place(sealed)));

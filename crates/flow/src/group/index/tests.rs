@@ -323,16 +323,20 @@ fn what_waits_for_its_file_or_its_turn_is_parked_but_for_the_first() {
     index.park(&none, true, false);
     assert_eq!(parked(&index), [(1_000, false), (1_001, true), (1_002, true)]);
     // The first has its file; it is sent first, and the second is written next.
-    let first = index.next_unwritten().unwrap().clone();
+    let first = index.next_unwritten(|_| true).unwrap().clone();
     assert_eq!(first.seal.offset, 1_000);
     index.is_written(&first, &Arc::from("a"));
-    let second = index.next_unwritten().unwrap().clone();
+    let second = index.next_unwritten(|_| true).unwrap().clone();
     assert_eq!((second.seal.offset, second.records()), (1_001, 2));
+    // Naive: it is written as it is, and its file is empty.
+    assert!(matches!(index.to_write(|_| true), ToWrite::Parked));
     let mut members = Members::default();
     let Feed { partition, log, .. } = feed();
     [2, 3].iter().for_each(|offset| members.insert(log, &partition, *offset));
     let entries = second.parked().unwrap().entries(&members, &index.feeds).unwrap();
     index.unpark(&second.key, &second.seal, entries);
+    let ToWrite::Group(group) = index.to_write(|_| true) else { unreachable!("it was read") };
+    assert_eq!(group.entries.len(), 2);
     index.park(&none, true, false);
     assert_eq!(parked(&index), [(1_000, false), (1_001, false), (1_002, true)]);
     assert_eq!(index.size(), (0, 6, 6), "parked or not, they are held");

@@ -152,6 +152,9 @@ pub enum OfferOutcome {
     /// valid, or (`SetAside`) the record is not one that the topic takes. Of a run it may only have
     /// stood beside one that was refused.
     Refused(Fault),
+    /// The log answers, and said nothing about it for a while: where it belongs nobody leads, or too few
+    /// have copies. It may be written all the same.
+    Silent(Fault),
     /// It is not written, or nobody knows: the log is away, or one before it was refused.
     Unsent(Fault),
 }
@@ -198,9 +201,9 @@ pub trait Journal: Send + Sync {
 
     /// Offers outputs to a log whose refusals are dealt with one by one; the outcomes, in order.
     ///
-    /// Unlike a transaction it does not wait until somebody makes a topic or grants a right, and
-    /// notes nothing. One call is one attempt, and one call at a time per pipeline. Cancelling leaves
-    /// the outcome unknown.
+    /// Unlike a transaction it does not wait until somebody makes a topic or grants a right, nor for
+    /// long where only a part of the log says nothing, and notes nothing. One call is one attempt, and
+    /// one call at a time per pipeline. Cancelling leaves the outcome unknown.
     async fn offer(&self, outputs: &[Output], mode: OfferMode) -> Vec<OfferOutcome> {
         let mut outcomes: Vec<OfferOutcome> = Vec::with_capacity(outputs.len());
         let mut refused: Vec<&Output> = Vec::new();

@@ -29,6 +29,7 @@ mod metadata;
 mod native;
 mod offer;
 mod own;
+mod patience;
 mod poller;
 mod producer;
 mod progress;

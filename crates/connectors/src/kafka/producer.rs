@@ -22,6 +22,7 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 use tokio::sync::{Notify, RwLock};
 
 use super::offer::Offers;
+use super::patience::Patience;
 use super::settings::{Health, KafkaConfig, Role, answers, tell};
 use super::turns::Turn;
 use super::{fault, lock};
@@ -30,6 +31,10 @@ use super::{fault, lock};
 const POLL: Duration = Duration::from_millis(100);
 /// How often an absent cluster is asked whether it is back.
 const PROBE: Duration = Duration::from_secs(1);
+/// How long the client may take to say what it has dropped.
+const DROPPED_MAX: Duration = Duration::from_secs(2);
+/// The receipt of a record that was given up: what the client would say if it had a limit of its own.
+pub const GIVEN_UP: Code = Code::MessageTimedOut;
 /// The wait after the client's queue was full.
 const FULL_WAIT: Duration = Duration::from_millis(2);
 
@@ -42,6 +47,8 @@ pub type Receipt = Result<(u32, u64), Code>;
 /// Records of one call, and their receipts so far.
 struct ProducerCall {
     receipts: Mutex<(Vec<Option<Receipt>>, usize)>,
+    /// Where records belong that were not written, as far as the client knew.
+    partitions: Mutex<HashMap<usize, u32>>,
     done: Notify,
 }
 
@@ -115,6 +122,8 @@ impl ProducerContext for Receipts {
             }),
             Err((error, _)) => Err(error.rdkafka_error_code().unwrap_or(Code::Unknown)),
         };
+        let missed =
+            result.as_ref().err().and_then(|(_, message)| u32::try_from(message.partition()).ok());
         let (number, index) = ((opaque >> 32) as u32, opaque & 0xffff_ffff);
         let mut calls = lock(&self.calls);
         if calls.last.as_ref().is_none_or(|(last, _)| *last != number) {
@@ -122,6 +131,7 @@ impl ProducerContext for Receipts {
         }
         // A call that was cancelled wants no receipts.
         if let Some((_, call)) = &calls.last {
+            lock(&call.partitions).extend(missed.map(|partition| (index, partition)));
             call.note(index, receipt);
         }
     }
@@ -131,6 +141,8 @@ impl ProducerContext for Receipts {
 struct RunningProducer {
     producer: BaseProducer<Receipts>,
     broken: Arc<AtomicBool>,
+    /// What it has sent is not waited for any more, either.
+    given_up: AtomicBool,
     /// Another for each producer of this process.
     number: u64,
 }
@@ -171,8 +183,13 @@ impl Producer {
 
     /// Writes records in order, once: behind one that is refused nothing of its partition is written.
     /// Receipts that are missing, or that say that the producer had stopped, are of such records.
-    pub async fn write_once(&self, outputs: &[&Output]) -> Result<Vec<Option<Receipt>>, Fault> {
-        let receipts = self.send_turn(outputs, false).await?;
+    /// Those of which nothing is heard are given up.
+    pub async fn write_once(
+        &self,
+        outputs: &[&Output],
+        patience: &Patience<'_>,
+    ) -> Result<Vec<Option<Receipt>>, Fault> {
+        let receipts = self.send_turn(outputs, false, Some(patience)).await?;
         let has_stopped = |receipt: &Receipt| matches!(receipt, Err(code) if is_of_the_stop(*code));
         Ok(receipts.into_iter().map(|of| of.filter(|receipt| !has_stopped(receipt))).collect())
     }
@@ -180,7 +197,17 @@ impl Producer {
     /// Writes the records and waits for all receipts, in the order of the records. Only refusals
     /// for good are errors here: what merely takes long is waited for.
     pub async fn write(&self, outputs: &[&Output]) -> Result<Vec<Receipt>, Fault> {
-        self.write_rest(outputs, vec![DeliveryState::Open; outputs.len()]).await
+        self.write_rest(outputs, vec![DeliveryState::Open; outputs.len()], None).await
+    }
+
+    /// Does the same, but gives up what nothing is heard of.
+    pub async fn write_patiently(
+        &self,
+        outputs: &[&Output],
+        patience: &Patience<'_>,
+    ) -> Result<Vec<Receipt>, Fault> {
+        let open = vec![DeliveryState::Open; outputs.len()];
+        self.write_rest(outputs, open, Some(patience)).await
     }
 
     /// Does the same for calls that overlap: lets the next one begin as soon as the records are
@@ -195,14 +222,14 @@ impl Producer {
         {
             let _turn = self.turn.read().await;
             if !live.has_stopped() && turn.may_use(live.number) {
-                let receipts = self.send(&live, outputs, || turn.handed_over()).await;
+                let receipts = self.send(&live, outputs, || turn.handed_over(), None).await;
                 note(&mut states, receipts, false);
             }
         }
         if states.iter().any(|state| !matches!(state, DeliveryState::Done(_))) {
             turn.alone().await;
         }
-        self.write_rest(outputs, states).await
+        self.write_rest(outputs, states, None).await
     }
 
     /// Writes what is not done.
@@ -213,6 +240,7 @@ impl Producer {
         &self,
         outputs: &[&Output],
         mut states: Vec<DeliveryState>,
+        patience: Option<&Patience<'_>>,
     ) -> Result<Vec<Receipt>, Fault> {
         loop {
             let next = states.iter().position(|state| !matches!(state, DeliveryState::Done(_)));
@@ -223,7 +251,7 @@ impl Producer {
             let many = rest.iter().take_while(|state| **state == DeliveryState::Open).count();
             let last = if alone { first + 1 } else { first + many };
             let wanted = outputs.get(first..last).unwrap_or_default();
-            let receipts = self.send_turn(wanted, alone).await?;
+            let receipts = self.send_turn(wanted, alone, patience).await?;
             note(states.get_mut(first..last).unwrap_or_default(), receipts, alone);
         }
         let receipt = |state| match state {
@@ -238,14 +266,15 @@ impl Producer {
         &self,
         outputs: &[&Output],
         alone: bool,
+        patience: Option<&Patience<'_>>,
     ) -> Result<Vec<Option<Receipt>>, Fault> {
         let live = self.current()?;
         if alone {
             let _turn = self.turn.write().await;
-            return Ok(self.send(&live, outputs, || ()).await);
+            return Ok(self.send(&live, outputs, || (), patience).await);
         }
         let _turn = self.turn.read().await;
-        Ok(self.send(&live, outputs, || ()).await)
+        Ok(self.send(&live, outputs, || (), patience).await)
     }
 
     /// The producer in use; a new one where the last has stopped.
@@ -264,9 +293,11 @@ impl Producer {
         live: &RunningProducer,
         outputs: &[&Output],
         handed_over: impl FnOnce(),
+        patience: Option<&Patience<'_>>,
     ) -> Vec<Option<Receipt>> {
         let call = Arc::new(ProducerCall {
             receipts: Mutex::new((outputs.iter().map(|_| None).collect(), outputs.len())),
+            partitions: Mutex::default(),
             done: Notify::new(),
         });
         let number = {
@@ -287,7 +318,13 @@ impl Producer {
         }
         drop(offers);
         handed_over();
-        call.done.notified().await;
+        match patience {
+            None => call.done.notified().await,
+            Some(patience) => tokio::select! {
+                () = call.done.notified() => {}
+                () = patience.is_over() => give_up(live, &call, outputs, patience).await,
+            },
+        }
         let receipts = std::mem::take(&mut lock(&call.receipts).0);
         if receipts.iter().flatten().any(Result::is_ok) {
             self.health.good();
@@ -299,6 +336,26 @@ impl Producer {
 impl Drop for Producer {
     fn drop(&mut self) {
         lock(&self.live).broken.store(true, Ordering::Release);
+    }
+}
+
+/// Stops the producer, so that what it has not written is out of its hands, and says where that belongs.
+async fn give_up(
+    live: &RunningProducer,
+    call: &ProducerCall,
+    outputs: &[&Output],
+    patience: &Patience<'_>,
+) {
+    live.given_up.store(true, Ordering::Release);
+    live.broken.store(true, Ordering::Release);
+    // Where that takes longer, nobody knows to which partition they belong.
+    let _ = tokio::time::timeout(DROPPED_MAX, call.done.notified()).await;
+    let partitions = lock(&call.partitions);
+    for (index, (receipt, output)) in lock(&call.receipts).0.iter_mut().zip(outputs).enumerate() {
+        if receipt.is_none_or(|receipt| receipt.is_err_and(is_of_the_stop)) {
+            *receipt = Some(Err(GIVEN_UP));
+            patience.gave_up(output, partitions.get(&index).copied());
+        }
     }
 }
 
@@ -382,6 +439,7 @@ fn start(
     let live = Arc::new(RunningProducer {
         producer,
         broken,
+        given_up: AtomicBool::new(false),
         number: NUMBER.fetch_add(1, Ordering::Relaxed),
     });
     let (served, health) = (Arc::downgrade(&live), health.clone());
@@ -392,7 +450,11 @@ fn start(
             live.producer.poll(POLL);
             if live.broken.load(Ordering::Acquire) {
                 // What waits in a producer that has stopped would wait for ever.
-                live.producer.purge(PurgeConfig::default().queue());
+                let waiting = PurgeConfig::default().queue();
+                live.producer.purge(match live.given_up.load(Ordering::Acquire) {
+                    true => waiting.inflight(),
+                    false => waiting,
+                });
             }
             if health.trouble().is_some() && asked.elapsed() >= PROBE {
                 if answers(live.producer.client(), PROBE) {

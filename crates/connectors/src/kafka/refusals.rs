@@ -1,6 +1,6 @@
 //! Records that Kafka may refuse, each for itself: their topic is missing or forbidden, or they are not
 //! what it takes. Whoever offers them hears of it at once; nothing waits for them, and nobody else
-//! notices.
+//! notices. One that Kafka says nothing about is given up after a while (`patience.rs`).
 //!
 //! Two producers serve them, besides the one of the process: one whose records stay in order whatever
 //! is refused, which a refusal stops, and one whose refusals stop nothing.
@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex};
 use potok_core::{Fault, Move, OfferMode, OfferOutcome, Output};
 use rdkafka::types::RDKafkaErrorCode as Code;
 
-use super::producer::{Producer, Receipt};
+use super::patience::{Patience, SilentPartitions};
+use super::producer::{GIVEN_UP, Producer, Receipt};
 use super::settings::Role;
 use super::topics::Topics;
 use super::writer::{RecordWriter, cannot_write};
@@ -22,6 +23,7 @@ use super::{fault, lock};
 pub struct OfferProducers {
     runs: Mutex<Option<Arc<Producer>>>,
     singles: Mutex<Option<Arc<Producer>>>,
+    silent: SilentPartitions,
 }
 
 impl OfferProducers {
@@ -59,10 +61,14 @@ impl RecordWriter {
         }
         let open = outputs.iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_none());
         let open: Vec<&Output> = open.map(|(output, _)| output).collect();
-        let mut receipts = self.send_offers(&open, mode).await.into_iter();
+        let patience = self.offers.silent.patience(&self.topics, &open);
+        let mut sent = self.send_offers(&open, mode, &patience).await.into_iter();
         for (output, outcome) in outputs.iter().zip(&mut outcomes) {
             if outcome.is_none() {
-                *outcome = receipts.next().map(|receipt| self.outcome(output, receipt));
+                *outcome = sent.next().map(|receipt| match receipt {
+                    Ok(Some(Err(GIVEN_UP))) => OfferOutcome::Silent(patience.fault(output)),
+                    receipt => self.outcome(output, receipt),
+                });
             }
         }
         let unknown = || OfferOutcome::Unsent(Fault::retry("Kafka said nothing about a record"));
@@ -73,20 +79,24 @@ impl RecordWriter {
         &self,
         outputs: &[&Output],
         mode: OfferMode,
+        patience: &Patience<'_>,
     ) -> Vec<Result<Option<Receipt>, Fault>> {
         if outputs.is_empty() {
             return Vec::new();
         }
         let sent = match (self.offers.of(mode, &self.topics), mode) {
-            (Ok(producer), OfferMode::Run) => producer.write_once(outputs).await,
+            (Ok(producer), OfferMode::Run) => producer.write_once(outputs, patience).await,
             (Ok(producer), OfferMode::Single) => {
-                let receipts = producer.write(outputs).await;
+                let receipts = producer.write_patiently(outputs, patience).await;
                 receipts.map(|receipts| receipts.into_iter().map(Some).collect())
             }
             (Err(fault), _) => Err(fault),
         };
         match sent {
-            Ok(receipts) => receipts.into_iter().map(Ok).collect(),
+            Ok(receipts) => {
+                self.offers.silent.learn(outputs, &receipts, patience);
+                receipts.into_iter().map(Ok).collect()
+            }
             Err(fault) => outputs.iter().map(|_| Err(fault.clone())).collect(),
         }
     }

@@ -15,7 +15,7 @@ use rdkafka::{Offset, TopicPartitionList};
 use super::fault::Subject;
 use super::native::{self, Edge, Facts};
 use super::producer::Producer;
-use super::settings::{CreateTopics, Health, KafkaConfig, Listener, Role};
+use super::settings::{CreateTopics, Health, KafkaConfig, Listener, Role, answers};
 use super::{blocking, fault, lock};
 
 /// Asks for as many copies as the brokers are set to.
@@ -96,6 +96,12 @@ impl Topics {
     /// How long to wait for an answer.
     pub fn patience(&self) -> Duration {
         if self.health.trouble().is_some() { AWAY_MAX } else { ANSWER_MAX }
+    }
+
+    /// True when the cluster answers, whatever it answers.
+    pub async fn is_there(&self) -> bool {
+        let (asker, patience) = (self.asker.clone(), self.patience());
+        blocking(move || answers(asker.client(), patience)).await.unwrap_or(false)
     }
 
     /// Asks something that blocks, on a thread where that is allowed, and notes how it went.

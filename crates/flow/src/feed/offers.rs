@@ -7,9 +7,10 @@
 //!
 //! What is wrong with a topic (missing, forbidden) may be wrong with all of them: it counts as an
 //! attempt of the record only where another topic took something meanwhile. Else it is an outage, and
-//! the record is put off without one.
+//! the record is put off without one. The same holds where the log says nothing about a record while
+//! it answers otherwise: no other key waits for a part of the log that is away.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -110,8 +111,8 @@ impl OfferBook {
         self.entries().proven.remove(topic);
     }
 
-    /// What a refusal means for the record.
-    fn judge(&self, row: &OfferRow, fault: &Fault) -> Failure {
+    /// What a refusal means for the record, or that nothing was said about it.
+    fn judge(&self, row: &OfferRow, fault: &Fault, is_silent: bool) -> Failure {
         let mut book = self.entries();
         let known = book.trials.get(&row.origin).copied();
         let since = known.map_or(row.read_at, |trials| trials.last);
@@ -121,7 +122,7 @@ impl OfferBook {
             (of_record || *topic != row.output.topic) && *at >= since
         };
         let counts = fault.reason == Reason::TooLarge
-            || book.taken.iter().any(is_witness)
+            || (!is_silent && book.taken.iter().any(is_witness))
             || planted(Bug::OutageIsPoison);
         let outages = known.map_or(0, |trials| trials.outages) + u32::from(!counts);
         if book.trials.len() >= TRIALS_MAX {
@@ -283,6 +284,7 @@ impl JournalWriter {
         }
         // Those that were not written go back to the front of their keys, the last one first.
         let (mut unsent, mut refused) = (Vec::new(), Vec::new());
+        let mut silent: HashSet<usize> = HashSet::new();
         let mut progress = false;
         let mut away = None;
         for (mode, rows) in [(OfferMode::Run, runs), (OfferMode::Single, singles)] {
@@ -299,7 +301,15 @@ impl JournalWriter {
                             OfferMode::Run if !planted(Bug::SentTogether) => {
                                 unsent.push((place, row));
                             }
-                            _ => refused.push((place, row, fault)),
+                            _ => refused.push((place, row, fault, false)),
+                        }
+                    }
+                    // Those of its key behind it wait for it.
+                    OfferOutcome::Silent(fault) => {
+                        progress = true;
+                        match silent.insert(place) {
+                            true => refused.push((place, row, fault, true)),
+                            false => unsent.push((place, row)),
                         }
                     }
                     OfferOutcome::Unsent(fault) => {
@@ -315,8 +325,8 @@ impl JournalWriter {
             }
         }
         // Now it is known what others took meanwhile.
-        for (place, row, fault) in refused {
-            let failure = self.offers.judge(&row, &fault);
+        for (place, row, fault, is_silent) in refused {
+            let failure = self.offers.judge(&row, &fault, is_silent);
             let head = OfferRow { failures: failure.attempt, ..row };
             if let Some(of) = pending.get_mut(head.pending) {
                 of.return_to_feed(head.index, Some(failure));

@@ -25,6 +25,7 @@ mod outages;
 mod outbox;
 mod outbox_chaos;
 mod outbox_guide;
+mod outbox_trouble;
 mod poison;
 #[allow(dead_code, reason = "shared with the tests of the embedded default")]
 #[path = "../binary/process.rs"]

@@ -49,6 +49,8 @@ fn record(topic: &str, line: &Value) -> PublishedRow {
     };
     let id = header("potok-id");
     assert_eq!(header("id"), id, "{line}");
+    assert!(!header("event_type").is_empty(), "{line}");
+    assert!(header("added_at").starts_with("20"), "{line}");
     let value: Value = serde_json::from_str(line["value"].as_str().unwrap()).unwrap();
     let number = value["n"].as_u64().unwrap();
     assert_eq!(id, uuid(number), "a repeat has the same name: {line}");
@@ -179,18 +181,18 @@ fn relay(home: &Home, file: &Path, database: &Database, plant: Option<&str>) -> 
 }
 
 /// A command that finds the table's database.
-fn ask(home: &Home, database: &Database, args: &[&str]) -> ProcessOutput {
+pub fn ask(home: &Home, database: &Database, args: &[&str]) -> ProcessOutput {
     let mut command = home.command(args);
     command.env("POTOK_DB_MESSENGER", database.url());
     run(command, b"").good()
 }
 
-fn number(database: &Database, sql: &str) -> u64 {
+pub fn number(database: &Database, sql: &str) -> u64 {
     database.query(sql)[0][0].parse().unwrap()
 }
 
 /// Numbers of a key, in the order in which brokers took them first.
-fn order(records: &[PublishedRow], key: &str) -> Vec<u64> {
+pub fn order(records: &[PublishedRow], key: &str) -> Vec<u64> {
     let mut of_key: Vec<&PublishedRow> = records.iter().filter(|row| row.key == key).collect();
     of_key.sort_by_key(|row| (row.time, row.number));
     let mut numbers: Vec<u64> = Vec::new();
@@ -203,13 +205,13 @@ fn order(records: &[PublishedRow], key: &str) -> Vec<u64> {
 }
 
 /// Writes rows of a key of its own that every topic takes, until something is so.
-struct Witness<'a> {
-    database: &'a Database,
-    next: u64,
+pub struct Witness<'a> {
+    pub database: &'a Database,
+    pub next: u64,
 }
 
 impl Witness<'_> {
-    fn until(&mut self, what: &str, mut is: impl FnMut() -> bool) {
+    pub fn until(&mut self, what: &str, mut is: impl FnMut() -> bool) {
         wait::until(what, || {
             self.database.query(&insert(self.next, "witness", "Good"));
             self.next += 1;

@@ -6,6 +6,7 @@ mod bytes;
 mod commits;
 mod conformance;
 mod exact;
+mod offers;
 mod outages;
 mod rebalances;
 mod setup;

@@ -31,6 +31,7 @@ use crate::failure::Failure;
 use crate::folder::{self, Folder, FolderBusy};
 use crate::no_log::NoLog;
 use crate::owner::Owner;
+use crate::terminal::{self, plain};
 use crate::wire;
 
 /// How long a folder may be busy (another command at work, a process just starting) before we
@@ -39,6 +40,9 @@ const BUSY_MAX: Duration = Duration::from_secs(5);
 const BUSY_LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How long a process may take to say who it is.
 const INFO_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// In the head of an answer: what whoever asked should know besides.
+const WARNING: &str = "potok-warning";
 
 /// Which data folder, or which process.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -242,6 +246,11 @@ impl Client {
         read_json(self.get(path)?)
     }
 
+    /// The same, where a process that does not answer within a moment is as good as gone.
+    pub fn look_json<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
+        read_json(self.call_within("GET", path, "", Vec::new(), Some(INFO_TIMEOUT))?)
+    }
+
     pub fn post(&self, path: &str, kind: &str, body: Vec<u8>) -> Result<Answer, Failure> {
         self.call("POST", path, kind, body)
     }
@@ -262,12 +271,23 @@ impl Client {
     }
 
     fn call(&self, method: &str, path: &str, kind: &str, body: Vec<u8>) -> Result<Answer, Failure> {
+        self.call_within(method, path, kind, body, None)
+    }
+
+    fn call_within(
+        &self,
+        method: &str,
+        path: &str,
+        kind: &str,
+        body: Vec<u8>,
+        max: Option<Duration>,
+    ) -> Result<Answer, Failure> {
         let request = request(method, path, kind, body)
             .map_err(|error| Failure::usage("that cannot be asked").because(error))?;
         let (runtime, answer) = match &self.via {
             Connection::Process(process) => {
                 let place = format!("at {}", process.address);
-                (&process.runtime, process.call(request).map_err(|cause| lost(&place, cause))?)
+                (&process.runtime, process.call(request, max).map_err(|cause| lost(&place, cause))?)
             }
             Connection::Folder { runtime, router, .. } => {
                 // The router has no error of its own; every failure is an answer.
@@ -276,6 +296,9 @@ impl Client {
             }
         };
         let status = answer.status().as_u16();
+        if let Some(warning) = answer.headers().get(WARNING).and_then(|text| text.to_str().ok()) {
+            eprintln!("{} {}", terminal::on_stderr().yellow("warning:"), plain(warning));
+        }
         let chunks = answer.into_body().into_data_stream();
         let body = BodyReader { runtime: runtime.clone(), chunks, chunk: Bytes::new() };
         let mut reader = BufReader::new(body);
@@ -374,8 +397,17 @@ impl HttpProcess {
         is_here || matches!(self.http, Transport::Tls(_))
     }
 
-    fn call(&self, request: Request<Body>) -> Result<Response<Body>, String> {
-        self.runtime.block_on(self.send(request))
+    fn call(
+        &self,
+        request: Request<Body>,
+        max: Option<Duration>,
+    ) -> Result<Response<Body>, String> {
+        let Some(max) = max else { return self.runtime.block_on(self.send(request)) };
+        // The timer belongs to the runtime, so it is made inside.
+        let limited = async { tokio::time::timeout(max, self.send(request)).await };
+        self.runtime
+            .block_on(limited)
+            .unwrap_or_else(|_| Err(format!("no answer within {} s", max.as_secs())))
     }
 
     async fn send(&self, mut request: Request<Body>) -> Result<Response<Body>, String> {

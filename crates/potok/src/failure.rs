@@ -95,6 +95,15 @@ impl Failure {
         self.errors.iter().any(|error| error.code == code)
     }
 
+    /// What happened, in one line.
+    pub fn what(&self) -> String {
+        let said = |error: &Error| match &error.cause {
+            Some(cause) => format!("{}: {cause}", error.what),
+            None => error.what.clone(),
+        };
+        self.errors.iter().map(said).collect::<Vec<_>>().join("; ")
+    }
+
     /// Adds what lies below it.
     pub fn because(mut self, cause: impl std::fmt::Display) -> Self {
         if let Some(error) = self.errors.last_mut() {

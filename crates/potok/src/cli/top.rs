@@ -1,12 +1,13 @@
 //! `potok top`: the overview of the dashboard in a terminal.
 //!
 //! It shows what `/api/v1/problems`, `/status` and `/rates` say, once a second, in as many columns and
-//! rows as the terminal has now.
+//! rows as the terminal has now. A process that goes away is waited for.
 
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::time::Duration;
 
+use potok_core::{Clock, SystemClock};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -72,48 +73,102 @@ struct CurrentRates {
 impl Top {
     pub fn run(self, json: bool) -> Result<(), Failure> {
         let client = Client::find(&self.place)?;
-        let mut first = true;
-        loop {
-            if json {
-                let problems: Vec<Value> = client.get_json("/api/v1/problems")?;
-                let mut out = terminal::out();
-                for problem in problems {
-                    writeln!(out, "{problem}")?;
-                }
-                out.flush()?;
-                return Ok(());
-            }
-            let (columns, rows) = terminal::screen().unwrap_or(SCREEN_USUAL);
-            let once = self.once || !terminal::is_screen();
-            let rows = if once { usize::MAX } else { rows };
-            let view = self.view(&client, columns, rows)?;
+        if json {
+            let problems: Vec<Value> = client.get_json("/api/v1/problems")?;
             let mut out = terminal::out();
-            if !once {
-                // The first time everything goes, later only what is drawn over.
-                write!(out, "{}", if first { "\x1b[2J\x1b[H" } else { "\x1b[H" })?;
-            }
-            for (at, line) in view.iter().enumerate() {
-                match once {
-                    true => writeln!(out, "{line}")?,
-                    false if at + 1 == view.len() => write!(out, "{line}\x1b[K\x1b[J")?,
-                    false => writeln!(out, "{line}\x1b[K")?,
-                }
+            problems.iter().try_for_each(|problem| writeln!(out, "{problem}"))?;
+            out.flush()?;
+            return Ok(());
+        }
+        let seen = Overview::read(&client)?;
+        if self.once || !terminal::is_screen() {
+            let (columns, _) = terminal::screen().unwrap_or(SCREEN_USUAL);
+            let mut out = terminal::out();
+            for line in seen.draw(None, columns, usize::MAX) {
+                writeln!(out, "{line}")?;
             }
             out.flush()?;
-            if once {
-                return Ok(());
-            }
-            first = false;
+            return Ok(());
+        }
+        self.watch(client, seen)
+    }
+
+    /// Draws once a second, until somebody ends it. Where nobody answers it says so, shows what was seen
+    /// last, and goes on when the process is back.
+    fn watch(&self, client: Client, mut seen: Overview) -> Result<(), Failure> {
+        let mut why = client.holds_folder().then(|| "no process runs here".to_owned());
+        // A folder that is held open would keep the process from starting that is waited for.
+        let mut client = Some(client).filter(|client| !client.holds_folder());
+        let mut silent_since = SystemClock.now();
+        write!(terminal::out(), "\x1b[2J")?;
+        loop {
+            let silence = why.as_deref().map(|why| {
+                let span = terminal::span(SystemClock.now().millis_since(silent_since));
+                format!("no answer for {span}, trying again: {why}")
+            });
+            show(|columns, rows| seen.draw(silence.as_deref(), columns, rows))?;
             std::thread::sleep(EVERY);
+            let looked = match &client {
+                Some(client) => Overview::read(client).map(Some),
+                None => self.look_again(&mut client),
+            };
+            match looked {
+                Ok(Some(new)) => (seen, why, silent_since) = (new, None, SystemClock.now()),
+                Ok(None) => why = Some("no process runs here".to_owned()),
+                Err(failure) => (client, why) = (None, Some(failure.what())),
+            }
         }
     }
 
-    fn view(&self, client: &Client, columns: usize, rows: usize) -> Result<Vec<String>, Failure> {
-        let problems: Vec<Problem> = client.get_json("/api/v1/problems")?;
-        let all: Vec<StatusLine> = status::read(client.get_json("/api/v1/status")?)?;
-        let rates: RatesAnswer = client.get_json(&format!("/api/v1/rates?seconds={SECONDS}"))?;
+    /// Looks whether a process is there by now.
+    fn look_again(&self, client: &mut Option<Client>) -> Result<Option<Overview>, Failure> {
+        let Some(found) = Client::find_process(&self.place)? else { return Ok(None) };
+        let seen = Overview::read(&found)?;
+        *client = Some(found);
+        Ok(Some(seen))
+    }
+}
+
+/// Draws a view over the one before, in as many columns and rows as there are now.
+fn show(draw: impl FnOnce(usize, usize) -> Vec<String>) -> Result<(), Failure> {
+    let (columns, rows) = terminal::screen().unwrap_or(SCREEN_USUAL);
+    let view = draw(columns, rows);
+    let mut out = terminal::out();
+    write!(out, "\x1b[H")?;
+    for (at, line) in view.iter().enumerate() {
+        match at + 1 == view.len() {
+            true => write!(out, "{line}\x1b[K\x1b[J")?,
+            false => writeln!(out, "{line}\x1b[K")?,
+        }
+    }
+    out.flush()?;
+    Ok(())
+}
+
+/// What a process said of itself.
+struct Overview {
+    problems: Vec<Problem>,
+    all: Vec<StatusLine>,
+    rates: BTreeMap<String, PipelineRates>,
+}
+
+impl Overview {
+    fn read(client: &Client) -> Result<Self, Failure> {
+        let problems = client.look_json("/api/v1/problems")?;
+        let all = status::read(client.look_json("/api/v1/status")?)?;
+        let rates: RatesAnswer = client.look_json(&format!("/api/v1/rates?seconds={SECONDS}"))?;
         let rates = rates.pipelines.into_iter().map(|rates| (rates.pipeline.clone(), rates));
-        Ok(draw(&problems, &all, &rates.collect(), columns, rows))
+        Ok(Overview { problems, all, rates: rates.collect() })
+    }
+
+    /// It in at most so many columns and rows, below why it may be old.
+    fn draw(&self, silence: Option<&str>, columns: usize, rows: usize) -> Vec<String> {
+        let head = silence.map(|silence| {
+            terminal::on_stdout().red(&terminal::short(silence, columns.saturating_sub(1)))
+        });
+        let rows = rows.saturating_sub(usize::from(head.is_some())).max(1);
+        let view = draw(&self.problems, &self.all, &self.rates, columns, rows);
+        head.into_iter().chain(view).collect()
     }
 }
 

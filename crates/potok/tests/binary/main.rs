@@ -44,6 +44,7 @@ mod shop_files;
 mod shop_naive;
 mod shop_replays;
 mod stages;
+mod top;
 mod wait;
 mod walk;
 mod webhooks;

@@ -1,5 +1,7 @@
 //! The commands, one file each.
 
+mod audit;
+mod changes;
 mod check;
 mod consumer_groups;
 mod ddl;
@@ -67,6 +69,9 @@ enum Command {
     Top(top::Top),
     Pause(pause::Pause),
     Resume(pause::Resume),
+    Probe(pause::Probe),
+    Changes(changes::Changes),
+    Audit(audit::Audit),
     #[command(subcommand)]
     DeadLetters(dead_letters::DeadLetters),
     #[command(subcommand)]
@@ -111,6 +116,9 @@ impl Cli {
             Command::Top(top) => top.run(json),
             Command::Pause(pause) => pause.run(json),
             Command::Resume(resume) => resume.run(json),
+            Command::Probe(probe) => probe.run(json),
+            Command::Changes(changes) => changes.run(json),
+            Command::Audit(audit) => audit.run(json),
             Command::DeadLetters(dead_letters) => dead_letters.run(json),
             Command::Jobs(jobs) => jobs.run(json),
             Command::Groups(groups) => groups.run(json),

@@ -1,4 +1,4 @@
-//! `potok pause` and `potok resume`.
+//! `potok pause`, `potok resume` and `potok probe`.
 
 use std::io::Write;
 
@@ -34,6 +34,37 @@ pub struct Resume {
     pipeline: String,
     #[command(flatten)]
     place: Target,
+}
+
+/// Ask destinations behind closed gates now, instead of when they are due
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  potok probe orders
+
+A gate asks by itself every few seconds; `potok status` shows which are closed, and why. Records that wait for
+somebody to decide about them are tried again, too.")]
+pub struct Probe {
+    /// The pipeline
+    pipeline: String,
+    #[command(flatten)]
+    place: Target,
+}
+
+impl Probe {
+    pub fn run(self, json: bool) -> Result<(), Failure> {
+        let path = format!("/api/v1/pipelines/{}/probe", encode(&self.pipeline));
+        let client = Client::find(&self.place)?;
+        let answer: Value = client.post_json(&path, "application/json", Vec::new())?;
+        let mut out = terminal::out();
+        match answer["probed"].as_u64().unwrap_or_default() {
+            _ if json => writeln!(out, "{answer}")?,
+            0 => writeln!(out, "every destination of {} is open already", self.pipeline)?,
+            asked => writeln!(out, "{} asked now", terminal::count(asked, "destination"))?,
+        }
+        out.flush()?;
+        Ok(())
+    }
 }
 
 impl Pause {

@@ -11,7 +11,7 @@ use crate::load::lines;
 use crate::process::{Home, ProcessOutput, pipelines, potok, run};
 use crate::wait;
 
-const COMMANDS: [&str; 20] = [
+const COMMANDS: [&str; 23] = [
     "dev",
     "run",
     "check",
@@ -21,6 +21,9 @@ const COMMANDS: [&str; 20] = [
     "top",
     "pause",
     "resume",
+    "probe",
+    "changes",
+    "audit",
     "dead-letters",
     "jobs",
     "groups",
@@ -323,4 +326,26 @@ fn a_token_is_not_sent_to_another_machine_in_clear() {
         assert!(refused.stderr.contains("P0530"), "{}", refused.stderr);
         assert!(refused.stderr.contains("--insecure") && !refused.stderr.contains("secret-word"));
     }
+}
+
+#[test]
+fn what_people_did_and_what_happened_is_listed() {
+    let home = Home::new();
+    let running = home.start();
+    let said = |args: &[&str]| running.run(args, b"").good().text().to_owned();
+    assert!(said(&["audit"]).contains("nobody has changed anything yet"));
+    said(&["pause", "orders"]);
+    let changes = wait::until("the pause is noticed", || {
+        Some(running.run(["changes", "--json"], b"").good().lines()).filter(|all| !all.is_empty())
+    });
+    assert_eq!(changes[0]["pipeline"], "orders", "{changes:?}");
+    assert!(said(&["changes"]).contains("PIPELINE"));
+    said(&["resume", "orders"]);
+    assert!(said(&["probe", "orders"]).contains("every destination of orders is open already"));
+    let audit = running.run(["audit", "--limit", "2", "--json"], b"").good().lines();
+    let actions: Vec<_> = audit.iter().map(|entry| entry["action"].as_str().unwrap()).collect();
+    assert_eq!(actions, ["probe", "resume"]);
+    let table = said(&["audit"]);
+    assert!(table.contains("WHO") && table.contains("pause") && table.contains("local"), "{table}");
+    running.run(["probe", "nobody"], b"").exits(1);
 }

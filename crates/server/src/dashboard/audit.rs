@@ -43,7 +43,7 @@ pub(super) async fn page(context: &Context) -> Result<HtmlPage, ApiError> {
         title: "Audit".to_owned(),
         nav: Nav::Audit,
         parts: vec![Part::still("audit", html)],
-        command: "potok read potok-audit".to_owned(),
+        command: "potok audit".to_owned(),
         json: "/api/v1/audit".to_owned(),
     })
 }

@@ -200,7 +200,7 @@ local function visit(key)
   state.count = wished and math.max(state.count - count, 0) or 0
   if state.count == 0 then state.wish = '-' end
   if count < size then
-    state.opened, state.nonce, state.bytes = now, nonce .. '+', bytes_of(key)
+    state.opened, state.nonce, state.bytes = now, nonce .. '-rest', bytes_of(key)
   else
     state.opened, state.nonce, state.wish, state.count = 0, '-', '-', 0
   end

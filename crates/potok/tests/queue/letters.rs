@@ -49,6 +49,45 @@ fn a_refused_group_is_listed_once_though_its_owner_dies_before_the_acknowledgeme
     assert_eq!(numbers, [0, 1]);
 }
 
+/// The same where another copy takes over, with a data folder of its own: both list the group under the same
+/// origins, and whichever is replayed, what is posted has the same ids.
+#[test]
+fn a_refused_group_that_two_copies_list_has_the_same_ids() {
+    let (redis, receiver) = (Redis::start(), Receiver::saying(422));
+    let homes = [home(&redis), home(&redis)];
+    let environment = [
+        ("POTOK_WEBHOOK_CHAT_BATCHES", receiver.url.as_str()),
+        ("POTOK_CRASH_AT", "queue.ack.before:1"),
+    ];
+    let mut doomed = homes[0].start_file_unready(&file(&homes[0], PAIRS), &environment);
+    push(&redis, LIST, &[message(0, 0), message(0, 1)]);
+    wait::until("it died", || (!doomed.is_alive()).then_some(()));
+    let second = start(&homes[1], &receiver, PAIRS);
+    nothing_is_left(&redis);
+    let first = start(&homes[0], &receiver, PAIRS);
+    let listed = [letters(&first, "chat"), letters(&second, "chat")];
+    let facts = |letters: &[Value]| -> BTreeSet<String> {
+        let fact = |letter: &Value| {
+            format!("{} {} {}", letter["origin"], letter["reason"], letter["value"])
+        };
+        letters.iter().map(fact).collect()
+    };
+    assert_eq!((facts(&listed[0]).len(), facts(&listed[0])), (2, facts(&listed[1])));
+    receiver.say(204);
+    second.run(["dead-letters", "replay", "chat"], b"").good();
+    wait::until("both are taken", || (receiver.taken().len() == 2).then_some(()));
+    let by_second = receiver.taken();
+    // Whoever replays them from the other copy as well makes the same posts under the same ids.
+    first.run(["dead-letters", "replay", "chat"], b"").good();
+    wait::until("none is open", || letters(&first, "chat").is_empty().then_some(()));
+    assert!(receiver.taken().keys().eq(by_second.keys()), "{:?}", receiver.posts());
+    let mut numbers: Vec<u64> = by_second.values().flat_map(ids).collect();
+    numbers.sort_unstable();
+    assert_eq!(numbers, [0, 1]);
+    assert!(by_second.values().all(|batch| batch["batch_key"] == "telegram:tg:0"));
+    assert!(letters(&second, "chat").is_empty());
+}
+
 /// A pipeline gets another name: it is told what to do, and has all chats when that is done.
 #[test]
 fn a_renamed_pipeline_goes_on_where_the_other_stopped() {

@@ -461,6 +461,7 @@ mod debug {
             [
                 Bug::AckBeforeFsync,
                 Bug::MoverUnfenced,
+                Bug::PopsPlainly,
                 Bug::SendsOverdue,
                 Bug::KeptBehindGate,
                 Bug::NaiveCommit,

@@ -6,7 +6,8 @@ use potok_services::{Redis, RedisOptions};
 use serde_json::Value;
 
 use crate::posted::{
-    LIST, assert_posted, file, home, ids, left, message, nothing_is_left, push, start,
+    LIST, assert_posted, assert_posted_to, file, home, ids, left, message, nothing_is_left, push,
+    start,
 };
 use crate::receiver::Receiver;
 use crate::{short_or_soak, wait};
@@ -27,9 +28,11 @@ fn every_message_is_in_one_batch_whoever_dies_and_freezes() {
     let steady = start(&homes[0], &receiver, CLOSE);
     let (chats, total) = (short_or_soak(20, 5_000), short_or_soak(1_500, 100_000));
     let burst = total / 15;
+    // Each writes some messages in a row, of which several are one group.
+    let chat_of = |n: u64| n / 5 % chats;
     let mut sent = 0;
     let mut send = |count: u64| {
-        let entries: Vec<_> = (sent..sent + count).map(|n| message(n % chats, n)).collect();
+        let entries: Vec<_> = (sent..sent + count).map(|n| message(chat_of(n), n)).collect();
         push(&redis, LIST, &entries);
         sent += count;
         sent
@@ -67,11 +70,42 @@ fn every_message_is_in_one_batch_whoever_dies_and_freezes() {
     while send(burst) < total {}
     nothing_is_left(&redis);
     let all = sent;
-    assert_posted(&receiver, chats, all);
+    assert_posted_to(&receiver, all, chat_of);
     let batches = receiver.taken().len();
     let repeats = receiver.posts().len() - batches;
     eprintln!("{all} messages of {chats} chats in {batches} batches, {repeats} posted again");
     drop((steady, frozen));
+}
+
+/// A copy dies between its look at the list and the script that files what it saw. True where all of it comes
+/// out of the next one.
+fn files_what_was_seen(plant: Option<&str>) -> bool {
+    let (redis, receiver) = (Redis::start(), Receiver::saying(204));
+    let home = home(&redis);
+    push(&redis, LIST, &(0..20).map(|n| message(n % 4, n)).collect::<Vec<_>>());
+    let mut environment = vec![
+        ("POTOK_WEBHOOK_CHAT_BATCHES", receiver.url.as_str()),
+        ("POTOK_CRASH_AT", "queue.sort.before:1"),
+    ];
+    environment.extend(plant.map(|bug| ("POTOK_PLANT", bug)));
+    if let Ok(mut doomed) = home.start_file(&file(&home, CLOSE), &environment) {
+        wait::until("it died", || (!doomed.is_alive()).then_some(()));
+    }
+    let _running = start(&home, &receiver, CLOSE);
+    push(&redis, LIST, &[message(4, 20)]);
+    wait::until("what came last is posted", || {
+        receiver.taken().values().flat_map(ids).any(|id| id == 20).then_some(())
+    });
+    nothing_is_left(&redis);
+    let mut all: Vec<u64> = receiver.taken().values().flat_map(ids).collect();
+    all.sort_unstable();
+    all == (0..=20).collect::<Vec<_>>()
+}
+
+#[test]
+fn what_was_seen_and_not_filed_comes_out_of_the_next_copy() {
+    assert!(files_what_was_seen(None));
+    assert!(!files_what_was_seen(Some("PopsPlainly")), "the naive version");
 }
 
 /// A chat into which somebody writes all the time leaves at its age, while others push into it.
@@ -186,4 +220,32 @@ fn the_old_processor_may_go_on_pushing() {
     nothing_is_left(&redis);
     assert_posted(&receiver, 1, 3);
     assert_eq!(receiver.taken().len(), 1, "all of them are one batch");
+}
+
+/// A Redis that is away is what everything waits for: the log, `status`, `/ready` and the metrics say
+/// so, and it is over when Redis is back.
+#[test]
+fn a_redis_that_is_away_is_said_to_all_who_ask() {
+    let (redis, receiver) = (server(), Receiver::saying(204));
+    let home = home(&redis);
+    let running = start(&home, &receiver, CLOSE);
+    let says = || {
+        let waits = running.status()["waits"].to_string().contains("\"for\":\"feed\"");
+        let (_, ready) = running.get("/ready").unwrap();
+        let (_, metrics) = running.get("/metrics").unwrap();
+        let metric = "potok_pipeline_waiting{pipeline=\"chat\",for=\"feed\"} 1";
+        let ready = ready.contains("\"pipeline\":\"chat\"") && ready.contains("\"for\":\"feed\"");
+        waits && ready && metrics.lines().any(|line| line == metric)
+    };
+    redis.kill();
+    wait::until("all say that it is away", || says().then_some(()));
+    assert_eq!(running.get("/live").unwrap().0, 200);
+    redis.restart();
+    wait::until("that is over", || (running.status()["state"] == "running").then_some(()));
+    assert!(!says());
+    push(&redis, LIST, &[message(0, 0)]);
+    wait::until("what comes is posted", || (receiver.taken().len() == 1).then_some(()));
+    let journal = running.journal();
+    let line = journal.lines().find(|line| line.contains("work waits"));
+    assert!(line.is_some_and(|line| line.contains("pipeline=chat")), "{journal}");
 }

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::PathBuf;
 
 use potok_services::Redis;
@@ -55,6 +57,29 @@ pub fn push(redis: &Redis, list: &str, entries: &[String]) {
     }
 }
 
+/// Pushes what is too large for a word of a command.
+pub struct Pusher(TcpStream);
+
+impl Pusher {
+    pub fn new(redis: &Redis) -> Self {
+        Pusher(TcpStream::connect(("127.0.0.1", redis.port())).unwrap())
+    }
+
+    pub fn push(&mut self, list: &str, entry: &str) {
+        let words = ["RPUSH", list, entry];
+        let words: String =
+            words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
+        self.0.write_all(format!("*3\r\n{words}").as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"\r\n") {
+            let mut byte = [0];
+            self.0.read_exact(&mut byte).unwrap();
+            answer.extend(byte);
+        }
+        assert!(answer.starts_with(b":"), "{}", String::from_utf8_lossy(&answer));
+    }
+}
+
 /// Keys that say that messages are somewhere.
 pub fn left(redis: &Redis) -> Vec<String> {
     let usual = |key: &&str| {
@@ -78,9 +103,14 @@ pub fn ids(batch: &Value) -> Vec<u64> {
     batch["message_ids"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap()).collect()
 }
 
+/// What was posted, where the chats get their messages in turn.
+pub fn assert_posted(receiver: &Receiver, chats: u64, count: u64) {
+    assert_posted_to(receiver, count, |n| n % chats);
+}
+
 /// What was posted: each message in exactly one batch that was taken, repeats the same byte for byte,
 /// order per chat kept, each message in its own chat.
-pub fn assert_posted(receiver: &Receiver, chats: u64, count: u64) {
+pub fn assert_posted_to(receiver: &Receiver, count: u64, chat_of: impl Fn(u64) -> u64) {
     let posts = receiver.posts();
     let mut bodies: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for (key, body, _) in &posts {
@@ -96,11 +126,12 @@ pub fn assert_posted(receiver: &Receiver, chats: u64, count: u64) {
             by_chat.entry(chat).or_default().extend(ids(&batch));
         }
     }
-    assert_eq!(by_chat.len() as u64, chats);
+    let mut expected: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+    for n in 0..count {
+        expected.entry(format!("telegram:tg:{}", chat_of(n))).or_default().push(n);
+    }
+    assert_eq!(by_chat.len(), expected.len());
     for (chat, numbers) in by_chat {
-        let (_, chat) = chat.rsplit_once(':').unwrap();
-        let chat: u64 = chat.parse().unwrap();
-        let expected: Vec<u64> = (0..count).filter(|n| n % chats == chat).collect();
-        assert_eq!(numbers, expected, "chat {chat}");
+        assert_eq!(Some(&numbers), expected.get(&chat), "{chat}");
     }
 }

@@ -3,8 +3,8 @@
 use potok_services::Redis;
 use serde_json::Value;
 
-use crate::posted::{LIST, home, ids, message, nothing_is_left, push, start};
-use crate::process::Home;
+use crate::posted::{LIST, Pusher, home, ids, message, nothing_is_left, push, start};
+use crate::process::{Home, Running};
 use crate::receiver::Receiver;
 use crate::wait;
 
@@ -54,6 +54,65 @@ fn batches(receiver: &Receiver) -> Vec<(String, Vec<u64>, String, String)> {
     let mut batches: Vec<_> = receiver.taken().into_values().map(batch).collect();
     batches.sort();
     batches
+}
+
+/// The last message of a chat needs less silence than the one before it, which has been sorted by then.
+#[test]
+fn both_ways_let_a_chat_leave_sooner_when_its_last_message_says_so() {
+    let close = "close: { quiet: 1h, max_age: 2h, quiet_by: { millis: .debounce_ms } }";
+    let (redis, by_redis, embedded) =
+        (Redis::start(), Receiver::saying(204), Receiver::saying(204));
+    let homes = (home(&redis), Home::new());
+    let (one, other) = (start(&homes.0, &by_redis, close), start(&homes.1, &embedded, close));
+    let soon = message(0, 1).replace("\"text\"", "\"debounce_ms\":200,\"text\"");
+    for arrival in [message(0, 0), soon] {
+        push(&redis, LIST, std::slice::from_ref(&arrival));
+        other.run(["send", "queue:incoming"], format!("{arrival}\n").as_bytes()).good();
+        wait::until("it is in its chat, or has left with it", || {
+            let is_there = |running: &Running, receiver: &Receiver| {
+                let listed = running.run(["groups", "list", "chat"], b"").good();
+                listed.text().contains("telegram:tg:0") || !receiver.taken().is_empty()
+            };
+            (is_there(&one, &by_redis) && is_there(&other, &embedded)).then_some(())
+        });
+    }
+    for receiver in [&by_redis, &embedded] {
+        wait::until("it is posted", || (receiver.taken().len() == 1).then_some(()));
+    }
+    let [batch] = &batches(&embedded)[..] else { panic!("{:?}", batches(&embedded)) };
+    assert_eq!((&batch.1, batch.2.as_str()), (&vec![0, 1], "silence_reached"));
+    assert_eq!(batches(&by_redis), batches(&embedded));
+}
+
+/// Ninety messages of a megabyte: no group has more bytes than it may, and each way cuts at the same places.
+#[test]
+fn both_ways_make_the_same_batches_of_large_messages() {
+    let close = "close: { quiet: 1h, max_age: 2h, max_count: 100, max_bytes: 8MiB }";
+    let (redis, by_redis, embedded) =
+        (Redis::start(), Receiver::saying(204), Receiver::saying(204));
+    let homes = (home(&redis), Home::new());
+    let pad = "x".repeat(1_000_000);
+    // What is so large does not go into the merged message.
+    let large = |n: u64| message(0, n).replace("\"text\"", &format!("\"raw\":\"{pad}\",\"text\""));
+    let (one, other) = (start(&homes.0, &by_redis, close), start(&homes.1, &embedded, close));
+    let mut pushing = Pusher::new(&redis);
+    (0..90).for_each(|n| pushing.push(LIST, &large(n)));
+    let lines: String = (0..90).map(|n| format!("{}\n", large(n))).collect();
+    other.run(["send", "queue:incoming"], lines.as_bytes()).good();
+    for (running, receiver) in [(&one, &by_redis), (&other, &embedded)] {
+        wait::until("the last two wait", || {
+            let groups = running.run(["groups", "list", "chat", "--json"], b"").good().lines();
+            let records: Vec<_> =
+                groups.iter().map(|group| group["kinds"]["record"]["records"].as_u64()).collect();
+            (records == [Some(2)] && receiver.taken().len() == 11).then_some(())
+        });
+        running.run(["groups", "close", "chat", "--all"], b"").good();
+        wait::until("they have left", || (receiver.taken().len() == 12).then_some(()));
+    }
+    assert_eq!(batches(&by_redis), batches(&embedded));
+    let sizes: Vec<usize> = batches(&embedded).iter().map(|(_, ids, ..)| ids.len()).collect();
+    assert_eq!(sizes, [vec![8; 11], vec![2]].concat());
+    nothing_is_left(&redis);
 }
 
 #[test]

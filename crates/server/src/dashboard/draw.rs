@@ -9,7 +9,7 @@ const POINTS: usize = 60;
 
 /// A shape of the sheet that every page begins with.
 pub(super) fn icon(name: &str, class: &str) -> Markup {
-    html! { svg class={ "g " (class) } aria-hidden="true" { use href={ "#" (name) } {} } }
+    html! { svg class={ "g " (class) } aria-hidden="true" { use href={ "#i-" (name) } {} } }
 }
 
 /// A small line of what happened lately; `what` tells those who cannot see it.

@@ -8,10 +8,10 @@ use super::text::{self, clean, number, part};
 use super::{ActionResult, Context};
 use crate::problems::Severity;
 
-/// Shapes that pages use by name.
+/// Shapes that pages use by name. Their ids begin with `i-`: a part of a page is found by its id, too.
 pub(super) const SHAPES: &str = include_str!("assets/shapes.svg");
 /// Changes of the style or the script get another address.
-pub(super) const ASSETS: &str = concat!(env!("CARGO_PKG_VERSION"), "-3");
+pub(super) const ASSETS: &str = concat!(env!("CARGO_PKG_VERSION"), "-4");
 
 /// Where a page stands in the navigation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,7 +166,7 @@ pub(super) fn navigation(context: &Context, nav: Nav) -> Part {
                     @for entry in entries(context) {
                         li {
                             a href=(entry.path) aria-current=[(entry.nav == nav).then_some("page")] {
-                                svg class="ic" width="16" height="16" aria-hidden="true" { use href={ "#" (entry.shape) } {} }
+                                svg class="ic" width="16" height="16" aria-hidden="true" { use href={ "#i-" (entry.shape) } {} }
                                 (entry.name)
                                 @if let Some(count) = entry.count {
                                     span class={ "n" @if entry.hot { " hot" } } { (number(count)) }
@@ -224,7 +224,7 @@ pub(super) fn frame(context: &Context, page: HtmlPage) -> String {
                 div class="app" {
                     div class="side" {
                         a class="brand" href="/" {
-                            svg width="22" height="22" aria-hidden="true" { use href="#logo" {} }
+                            svg width="22" height="22" aria-hidden="true" { use href="#i-logo" {} }
                             "potok"
                         }
                         div id=(navigation.id) { (navigation.html) }
@@ -242,7 +242,7 @@ pub(super) fn frame(context: &Context, page: HtmlPage) -> String {
                     main class="main" id="main" {
                         div class="bar" {
                             form class="find" role="search" action="/trace" {
-                                svg width="15" height="15" aria-hidden="true" { use href="#find" {} }
+                                svg width="15" height="15" aria-hidden="true" { use href="#i-find" {} }
                                 label class="vh" for="q" { "Trace a key, an id or a position" }
                                 input id="q" name="id" placeholder="Trace a key, an id or topic/partition/offset" autocomplete="off";
                                 kbd { "/" }

@@ -170,7 +170,7 @@ fn shown(status: StatusCode, form: &LoginForm) -> Response {
             body {
                 (PreEscaped(SHAPES))
                 main class="login" id="main" {
-                    p class="brand" { svg width="22" height="22" aria-hidden="true" { use href="#logo" {} } "potok" }
+                    p class="brand" { svg width="22" height="22" aria-hidden="true" { use href="#i-logo" {} } "potok" }
                     h1 { "Sign in" }
                     p class="muted" { "An access token of your identity provider says who you are. It is checked, not kept; you are signed out when it expires." }
                     @if form.has_ended {

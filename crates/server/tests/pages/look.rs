@@ -7,13 +7,15 @@ use potok_services::Page;
 use serde_json::{Value, json};
 
 /// Width, dark, with the script.
-pub const LOOKS: [(u32, bool, bool); 6] = [
+pub const LOOKS: [(u32, bool, bool); 8] = [
     (390, false, true),
     (390, true, true),
     (1280, false, true),
     (1280, true, true),
+    (390, false, false),
     (390, true, false),
     (1280, false, false),
+    (1280, true, false),
 ];
 
 /// What is wrong with a page, as a list of texts.
@@ -38,6 +40,10 @@ const FAULTS: &str = r#"(() => {
     if (ratio < 4.5 && !seen.has(el.className)) { seen.add(el.className); faults.push(`contrast ${ratio.toFixed(2)}: ${el.outerHTML.slice(0, 120)}`); }
   }
   if (!document.querySelector("h1")) faults.push("no heading");
+  // What follows is found by its id, and shapes by theirs.
+  const ids = [...document.querySelectorAll("[id]")].map((el) => el.id);
+  for (const id of ids.filter((id, at) => ids.indexOf(id) !== at)) faults.push("twice: #" + id);
+  for (const use of document.querySelectorAll("use")) if (!document.querySelector(use.getAttribute("href"))) faults.push("no shape: " + use.getAttribute("href"));
   for (const el of document.querySelectorAll("input:not([type=hidden]),select,textarea")) {
     if (!el.labels.length && !el.ariaLabel) faults.push("no label: " + el.outerHTML.slice(0, 120));
   }

@@ -4,6 +4,7 @@
 
 #[path = "../dashboard/desk.rs"]
 mod desk;
+mod followed;
 mod look;
 #[path = "../dashboard/tables.rs"]
 mod tables;
@@ -76,15 +77,15 @@ const BY_KEYBOARD: [ByKeyboard; 10] = [
     ("/pipelines/orders", &[], "form[action='/act/resume'] button", "orders goes on"),
     ("/groups", &[], "form[action='/act/close-group'] button", "closes now"),
     (
-        "/groups/chat/telegram%3A3/drop",
-        &[("input[name=typed]", "telegram:3")],
+        "/groups/chat/telegram%3A{n}/drop",
+        &[("input[name=typed]", "telegram:{n}")],
         "form[action='/act/drop-group'] button",
-        "Group telegram:3 is dropped",
+        "Group telegram:{n} is dropped",
     ),
-    ("/dead-letters?id=orders-dead/0/0", &[], "form[action='/act/replay'] button", "has begun"),
+    ("/dead-letters?id={one}", &[], "form[action='/act/replay'] button", "has begun"),
     (
-        "/dead-letters/drop?id=orders-dead/0/9",
-        &[("input[name=typed]", "orders-dead/0/9")],
+        "/dead-letters/drop?id={other}",
+        &[("input[name=typed]", "{other}")],
         "form[action='/act/drop'] button",
         "has begun",
     ),
@@ -314,34 +315,12 @@ fn every_page_is_well_in_a_browser() {
     page.open(&at("/groups"));
     pressed(&mut page, "/", "/", 191);
     page.until("document.activeElement.id === 'q'");
-    // Without the script nothing is swapped between the focus and the key.
-    dressed(&mut page, (1280, false, false));
-    desk.sink.set_outage(Some(Fault::wait("connection refused")));
-    runtime.block_on(async {
-        desk.send("orders", [json!({ "n": 52 }).to_string()]).await;
-        desk.sees("orders", "the gate closes", |status| status.gate.state == "closed").await;
-    });
-    for (path, typed, button, said) in BY_KEYBOARD {
-        // A page may be a second old.
-        runtime.block_on(wait::until(button, || {
-            page.open(&at(path));
-            let there = page.evaluate(&format!("!!document.querySelector({button:?})")) == "true";
-            async move { there.then_some(()) }
-        }));
-        for (field, text) in typed.iter().copied() {
-            reached(&mut page, field);
-            page.command("Input.insertText", &json!({ "text": text }).to_string());
-        }
-        reached(&mut page, button);
-        pressed(&mut page, "Enter", "\r", 13);
-        page.until(&format!("document.querySelector('main').textContent.includes({said:?})"));
-        if button.contains("/act/probe") {
-            desk.sink.set_outage(None);
-            desk.engine.probe("orders").unwrap();
-        }
+    for (n, script) in [(3_u64, false), (4, true)] {
+        acted(&runtime, &desk, &mut page, &at, n, script);
     }
     // A job is stopped the same way, on its own page.
     runtime.block_on(desk.dead_letters(1_000..3_000));
+    dressed(&mut page, (1280, false, false));
     page.open(&at("/dead-letters/replay?pipeline=orders"));
     page.evaluate("document.querySelector('select[name=rate]').value = '10'");
     reached(&mut page, "form[action='/act/replay'] button");
@@ -367,4 +346,56 @@ fn every_page_is_well_in_a_browser() {
     let forged = "fetch('/act/pause', { method: 'POST', headers: { 'content-type': 'application/x-www-form-urlencoded' }, \
                   body: 'pipeline=orders&token=forged.00' }).then((answer) => answer.status)";
     assert_eq!(page.evaluate(forged), "403");
+}
+
+/// Takes every action by keyboard; of what there is several of, the `n`th. With the script, what is on
+/// the page is swapped meanwhile.
+fn acted(
+    runtime: &tokio::runtime::Runtime,
+    desk: &Desk,
+    page: &mut Page,
+    at: &dyn Fn(&str) -> String,
+    n: u64,
+    script: bool,
+) {
+    desk.sink.set_outage(Some(Fault::wait("connection refused")));
+    runtime.block_on(async {
+        desk.dead_letters(n * 100..n * 100 + 3).await;
+        desk.send("orders", [json!({ "n": n }).to_string()]).await;
+        desk.sees("orders", "the gate closes", |status| status.gate.state == "closed").await;
+    });
+    let listed =
+        "fetch('/api/v1/dead-letters?pipeline=orders&brief=true').then((answer) => answer.text())";
+    let listed: String = serde_json::from_str(&page.evaluate(listed)).unwrap();
+    let listed =
+        listed.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let ids: Vec<String> = listed.map(|one| one["id"].as_str().unwrap().to_owned()).collect();
+    let [.., one, other] = ids.as_slice() else { panic!("too few: {ids:?}") };
+    let filled = |text: &str| {
+        let text = text.replace("{n}", &n.to_string());
+        text.replace("{one}", one).replace("{other}", other)
+    };
+    dressed(page, (1280, false, script));
+    for (path, typed, button, said) in BY_KEYBOARD {
+        let (path, said) = (filled(path), filled(said));
+        // A page may be a second old.
+        runtime.block_on(wait::until(button, || {
+            page.open(&at(&path));
+            let there = page.evaluate(&format!("!!document.querySelector({button:?})")) == "true";
+            async move { there.then_some(()) }
+        }));
+        for (field, text) in typed.iter().copied() {
+            reached(page, field);
+            page.command("Input.insertText", &json!({ "text": filled(text) }).to_string());
+        }
+        reached(page, button);
+        pressed(page, "Enter", "\r", 13);
+        page.until(&format!("document.querySelector('main').textContent.includes({said:?})"));
+        if button.contains("/act/probe") {
+            desk.sink.set_outage(None);
+            desk.engine.probe("orders").unwrap();
+        }
+    }
+    dressed(page, (1280, false, true));
+    page.open(&at("/"));
 }

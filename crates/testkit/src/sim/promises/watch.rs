@@ -7,7 +7,7 @@ use potok_core::{EndedOffsets, Envelope, Output, Partition, Position, RangeSet, 
 use super::{Expectation, ID_HEADER, Promise};
 use super::{ever, has_ended, letter_id, members, name_of, origin_in, origin_of, replay_of};
 use crate::sim::pipeline::{HELD_GROUP, INTERNAL};
-use crate::sim::scenario::{Act, Hold};
+use crate::sim::scenario::{Act, Change, Hold};
 use crate::sim::trouble::Recovery;
 use crate::sim::world::State;
 
@@ -76,8 +76,12 @@ fn check_end_of_window(w: &mut State, expect: &Expectation, seal: &Output, posit
     let came = if w.shared { &w.observed.gathered } else { &w.observed.sent };
     let mut came: Vec<u64> = members(&said).iter().filter_map(|at| came.get(at)).copied().collect();
     came.sort_unstable();
-    // A part does not have the last record of its group.
-    let hold = Hold { quiet: hold.quiet.filter(|_| !is_part(&said)), ..hold };
+    // A part does not have the last record of its group, and where groups are made by something else
+    // than before, nobody has seen when this one would have been full or quiet.
+    let is_regrouped = scenario.changes.iter().any(|(_, what)| matches!(what, Change::By(_)));
+    let is_whole = !is_part(&said) && !is_regrouped;
+    let (quiet, max_count) = (hold.quiet, hold.max_count.filter(|_| is_whole));
+    let hold = Hold { quiet: quiet.filter(|_| is_whole), max_count, ..hold };
     let Some(due) = due(&hold, &came) else { return };
     let now = w.millis();
     let hindered = if now > due { w.hindrances.within(due, now) } else { 0 };
@@ -119,8 +123,8 @@ fn check_window(w: &mut State, expect: &Expectation, seal: &Output, position: &P
     }
     let value = seal.value.as_deref().unwrap_or_default();
     let said: serde_json::Value = serde_json::from_slice(value).unwrap_or_default();
-    // The first record of a group is in its first part.
-    let members = if said["part"] == 0 { members(&said) } else { Vec::new() };
+    // Whichever part has the first record of its group.
+    let members = if is_part(&said) { Vec::new() } else { members(&said) };
     let first = members.iter().filter_map(|member| w.observed.gathered.get(member)).min();
     let Some(lasted) = first.map(|first| w.millis() - first) else { return };
     if lasted < hold.after_first {

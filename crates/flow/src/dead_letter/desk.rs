@@ -36,6 +36,7 @@ const ID_EVERY: Duration = Duration::from_secs(5);
 /// The wait after trouble with the log, and how often the same trouble is told of.
 const AGAIN_AFTER: Duration = Duration::from_secs(5);
 const TOLD_EVERY: Duration = Duration::from_secs(300);
+const FACES_MAX: usize = 8;
 /// Notes of one append.
 const NOTES_MAX: usize = 1_000;
 
@@ -63,28 +64,30 @@ impl OpenCount {
 /// Trouble that may last: told when it begins, when it is another, now and then while it lasts, and
 /// when it is over.
 #[derive(Default)]
-struct Grievance(Option<(String, Instant)>);
+struct Grievance(HashMap<String, Instant>);
 
 impl Grievance {
     /// It was told of before, and nothing has gone well since.
     fn is_lasting(&self) -> bool {
-        self.0.is_some()
+        !self.0.is_empty()
     }
 
     /// True where it is said now.
     fn tell(&mut self, fault: &Fault, what: &str) -> bool {
         let (why, now) = (fault.to_string(), Instant::now());
-        let is_told = |(told, at): &(String, Instant)| *told == why && now < *at + TOLD_EVERY;
-        if self.0.as_ref().is_some_and(is_told) {
+        // Trouble of one cause may have several faces by turns.
+        self.0.retain(|_, told| now < *told + TOLD_EVERY);
+        if self.0.contains_key(&why) || self.0.len() >= FACES_MAX {
             return false;
         }
         tracing::warn!(why, "{what}; trying again");
-        self.0 = Some((why, now));
+        self.0.insert(why, now);
         true
     }
 
     fn end(&mut self, what: &str) {
-        if self.0.take().is_some() {
+        if self.is_lasting() {
+            self.0.clear();
             tracing::info!("{what}");
         }
     }
@@ -509,8 +512,7 @@ mod tests {
         let (fault, mut trouble) = (Fault::retry("away"), Grievance::default());
         assert!(!trouble.is_lasting() && trouble.tell(&fault, "x"));
         assert!(trouble.is_lasting() && !trouble.tell(&fault, "x"));
-        assert!(trouble.tell(&Fault::retry("another"), "x"));
-        assert!(trouble.tell(&fault, "x"));
+        assert!(trouble.tell(&Fault::retry("another"), "x") && !trouble.tell(&fault, "x"));
         tokio::time::advance(TOLD_EVERY).await;
         assert!(trouble.tell(&fault, "x") && !trouble.tell(&fault, "x"));
         trouble.end("over");

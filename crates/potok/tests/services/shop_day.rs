@@ -17,10 +17,13 @@ use serde_json::Value;
 use crate::gathering;
 use crate::process::{Home, Running};
 use crate::shop_events::{
-    IN_PROGRESS, SHORT_SLICES, TOTALS, assert_only_legal_moves, audit, file, make_trouble, take,
-    trouble_is_over,
+    IN_PROGRESS, LIST_IN_PROGRESS, LIST_STUCK, SHORT_SLICES, STUCK, TOTALS,
+    assert_only_legal_moves, audit, file, listed, make_trouble, sorted, take, trouble_is_over,
 };
 use crate::{short_or_soak, wait};
+
+/// What a copy says whose partitions others have.
+const LOST: &str = "the group gave our partitions to others";
 
 /// Shards with even numbers and the tracking table are on one server, the others behind a proxy on
 /// another.
@@ -139,25 +142,9 @@ impl Day {
     /// moved in between.
     fn assert_cli_agrees(&self, running: &Running) {
         wait::until("nothing moves for a moment", || {
-            let look = || {
-                let mut open = self.tracking(IN_PROGRESS);
-                open.sort();
-                (open, self.tracking(TOTALS))
-            };
+            let look = || (sorted(self.tracking(IN_PROGRESS)), self.tracking(TOTALS));
             let before = look();
-            let mut listed: Vec<Vec<String>> = running
-                .run(["files", "--in-progress", "--json"], b"")
-                .good()
-                .lines()
-                .iter()
-                .map(|row| {
-                    let states = row["stages"].as_array().unwrap().iter();
-                    let states = states.map(|stage| stage["state"].as_str().unwrap().to_owned());
-                    let name = row["filename"].as_str().unwrap().to_owned();
-                    [name].into_iter().chain(states).chain([row["shard"].to_string()]).collect()
-                })
-                .collect();
-            listed.sort();
+            let listed = listed(running, &LIST_IN_PROGRESS, "shard");
             let (_, body) = running.get("/api/v1/files?limit=1").unwrap();
             let said: Value = serde_json::from_str(&body).unwrap();
             let keys = ["shard", "total", "completed", "processing", "failed"];
@@ -169,6 +156,29 @@ impl Day {
                 return None;
             }
             assert_eq!((listed, shards), before);
+            Some(())
+        });
+    }
+
+    /// The first file of a frozen shard has been with the sender for long: the query of the description
+    /// and the command line find it, and nothing else.
+    fn assert_stuck_agrees(&self, running: &Running) {
+        let of_frozen = "MOD(shard, 2) = 1 AND mysql_sender_status = 'started'";
+        wait::until("a file is with the sender of a frozen shard", || {
+            let found = format!("SELECT 1 FROM pipeline_tracking WHERE {of_frozen}");
+            (!self.tracking(&found).is_empty()).then_some(())
+        });
+        wait::until("nothing moves for a moment", || {
+            self.tracking(&format!(
+                "UPDATE pipeline_tracking SET updated_at = NOW() - INTERVAL 6 MINUTE WHERE {of_frozen}"
+            ));
+            let before = sorted(self.tracking(STUCK));
+            let stuck = listed(running, &LIST_STUCK, "minutes");
+            if before.is_empty() || sorted(self.tracking(STUCK)) != before {
+                return None;
+            }
+            assert_eq!(stuck, before);
+            assert!(before.iter().all(|row| row[4] == "started"), "{before:?}");
             Some(())
         });
     }
@@ -222,7 +232,9 @@ fn day(of: usize, seed: u64) {
     let all: Vec<&str> = GROUP_CRASH_POINTS.iter().chain(FILE_CRASH_POINTS).copied().collect();
     // What dies at the sweep needs a shard without events, and that is another test.
     let all: Vec<&str> = all.into_iter().filter(|point| *point != "file.swept").collect();
-    let some = ["seal.after", "file.written", "file.delivered", "file.done"];
+    // Two of them each, of which the first are those behind the rows.
+    let some =
+        if of == 2 { ["file.delivered", "file.done"] } else { ["seal.after", "file.written"] };
     let points = if short_or_soak(0, 1) == 1 { all } else { some.to_vec() };
     let files = short_or_soak(8, 60);
     let events = short_or_soak(300, 5_000) as usize;
@@ -257,6 +269,11 @@ fn day(of: usize, seed: u64) {
             }
             // Shards of one server are frozen: the others go on.
             2 => {
+                // What a dead copy had called done, and not ended, is sent again before what comes now.
+                wait::until("everything has ended in the log", || {
+                    let has_ended = |copy: &Running| copy.status()["lag"] == 0;
+                    copies.iter().all(has_ended).then_some(())
+                });
                 day.odd.freeze();
                 day.send(take(&mut generator, events));
                 for shard in day.shards().step_by(2) {
@@ -266,6 +283,7 @@ fn day(of: usize, seed: u64) {
                     });
                 }
                 day.assert_done_is_there(day.shards().step_by(2));
+                day.assert_stuck_agrees(&copies[0]);
                 day.odd.thaw();
             }
             // The answers to COMMIT are lost.
@@ -307,6 +325,50 @@ fn a_day_of_files_over_two_shards() {
 #[test]
 fn a_day_of_files_over_four_shards() {
     day(4, 66);
+}
+
+/// A copy stands still in the middle of a file for longer than its session; the other one finishes it. What
+/// the first does when it wakes up changes nothing.
+#[test]
+fn a_copy_that_wakes_up_changes_nothing() {
+    let mut day = Day::start(2);
+    let mut generator = ShopGenerator::good_only(70);
+    let copies = day.copies();
+    wait::until("the tables are there", || {
+        (day.tracking("SHOW TABLES LIKE '%_tracking'").len() == 2).then_some(())
+    });
+    audit(&day.even, &day.tracking, "1 = 1");
+    day.send(take(&mut generator, 200));
+    day.settled();
+    // What it has sent is on the shard, and it does not know.
+    day.proxy.set(Mode::DropReplies);
+    day.send(take(&mut generator, 200));
+    let with_sender = "SELECT p.owner FROM potok_tracking p JOIN pipeline_tracking t USING (filename, shard) \
+                       WHERE shard = 1 AND p.seal IS NOT NULL AND t.mysql_sender_status = 'started'";
+    let zombie = wait::until("a file is with the sender of shard 1", || {
+        let owner = day.tracking(with_sender).first()?.first()?.clone();
+        let process = owner.rsplit(':').next()?.to_owned();
+        copies.iter().find(|copy| copy.pid().to_string() == process)
+    });
+    zombie.signal("STOP");
+    day.proxy.set(Mode::Cut);
+    day.proxy.set(Mode::Pass);
+    day.settled();
+    let rows = "SELECT t.*, p.owner, p.records, p.`rows`, p.duplicates, p.filtered, p.dead, p.hash, p.attempts, \
+                p.finished_at, p.error FROM potok_tracking p JOIN pipeline_tracking t USING (filename, shard) \
+                ORDER BY filename, shard";
+    let finished = day.tracking(rows);
+    zombie.signal("CONT");
+    wait::until("it hears that others have its partitions", || {
+        zombie.journal().contains(LOST).then_some(())
+    });
+    // It has its part again, of what comes now.
+    day.send(take(&mut generator, 200));
+    day.settled();
+    let now = day.tracking(rows);
+    assert_eq!(now[..finished.len()], finished, "what was done is as it was");
+    assert!(now.len() > finished.len());
+    drop(copies);
 }
 
 /// The number of shards and the length of slices change while groups are open, sealed and waiting.

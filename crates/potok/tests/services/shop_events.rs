@@ -3,7 +3,7 @@
 //! and only legal moves happen.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use potok_services::{Kafka, Mariadb, Mode, Proxy};
 use potok_traffic::Random;
@@ -109,12 +109,16 @@ impl Shop {
     }
 
     fn run(&self, home: &Home, more: &[(&str, &str)]) -> Running {
+        self.run_file(home, &file(), more)
+    }
+
+    fn run_file(&self, home: &Home, file: &Path, more: &[(&str, &str)]) -> Running {
         let settings = self.settings();
         let mut all: Vec<(&str, &str)> =
             settings.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         all.push(SHORT_SLICES);
         all.extend(more);
-        home.start_file_unready(&file(), &all)
+        home.start_file_unready(file, &all)
     }
 
     fn tracking(&self, sql: &str) -> Vec<Vec<String>> {
@@ -222,23 +226,31 @@ pub fn take(generator: &mut ShopGenerator, count: usize) -> Vec<ShopEvent> {
     (0..count).map(|_| generator.next_event()).collect()
 }
 
+/// What a command lists, as a query of the description does: name, states, and one thing more.
+pub fn listed(running: &Running, command: &[&str], last: &str) -> Vec<Vec<String>> {
+    let rows = running.run(command, b"").good().lines();
+    let row = |row: &Value| {
+        let states = row["stages"].as_array().unwrap().iter();
+        let states = states.map(|stage| stage["state"].as_str().unwrap().to_owned());
+        let name = row["filename"].as_str().unwrap().to_owned();
+        [name].into_iter().chain(states).chain([row[last].to_string()]).collect()
+    };
+    sorted(rows.iter().map(row).collect())
+}
+
+pub fn sorted(mut rows: Vec<Vec<String>>) -> Vec<Vec<String>> {
+    rows.sort();
+    rows
+}
+
+pub const LIST_IN_PROGRESS: [&str; 3] = ["files", "--in-progress", "--json"];
+pub const LIST_STUCK: [&str; 2] = ["stuck", "--json"];
+
 /// The same from the command line, at a moment when nothing moves.
 fn assert_cli_agrees(shop: &Shop, running: &Running) {
-    let listed = running.run(["files", "--in-progress", "--json"], b"").good().lines();
-    assert_eq!(listed.len(), shop.tracking(IN_PROGRESS).len());
-    let mut stuck: Vec<(String, String)> = running
-        .run(["stuck", "--json"], b"")
-        .good()
-        .lines()
-        .iter()
-        .map(|row| (row["filename"].as_str().unwrap().to_owned(), row["minutes"].to_string()))
-        .collect();
-    let found = shop.tracking(STUCK);
-    let mut found: Vec<(String, String)> =
-        found.into_iter().map(|row| (row[0].clone(), row[5].clone())).collect();
-    stuck.sort();
-    found.sort();
-    assert_eq!(stuck, found);
+    let open = listed(running, &LIST_IN_PROGRESS, "shard");
+    assert_eq!(open, sorted(shop.tracking(IN_PROGRESS)));
+    assert_eq!(listed(running, &LIST_STUCK, "minutes"), sorted(shop.tracking(STUCK)));
     let (_, body) = running.get("/api/v1/files?limit=1").unwrap();
     let said: Value = serde_json::from_str(&body).unwrap();
     let keys = ["shard", "total", "completed", "processing", "failed"];
@@ -499,4 +511,144 @@ fn fewer_partitions_than_shards_block_the_pipeline() {
         let why = status["why"].as_str().unwrap_or_default().to_owned();
         (status["state"] == "blocked" && why.contains("partitions")).then_some(())
     });
+}
+
+/// A shard's table is dropped while events flow. Where potok may create tables it makes it anew; else the
+/// shard is blocked until somebody has. The other one goes on.
+#[test]
+fn a_table_that_is_dropped_stops_its_own_shard() {
+    let shop = Shop::start();
+    let home = Home::new();
+    let mut generator = ShopGenerator::good_only(212);
+    let mut sent = Vec::new();
+    let mut send_more = |running: &Running, sent: &mut Vec<ShopEvent>| {
+        let events = take(&mut generator, 100);
+        assert!(send(running, &events));
+        sent.extend(events);
+    };
+    let second = |sql: &str| shop.second.query(&shop.shards[1], sql);
+    let wanted = |sent: &[ShopEvent], shard: i64| -> BTreeSet<String> {
+        let of_shard = sent.iter().filter(|event| shard_of(event) == Some(shard));
+        of_shard.map(|event| event.id.clone()).collect()
+    };
+    let all_there = |shard: usize, wanted: BTreeSet<String>| {
+        wait::until("all events are there", || (shop.ids(shard) == wanted).then_some(()));
+    };
+    let running = shop.run(&home, &[]);
+    shop.audit();
+    send_more(&running, &mut sent);
+    running.drained();
+    let before = sent.len();
+    second("CREATE TABLE spare LIKE events");
+    second("DROP TABLE events");
+    send_more(&running, &mut sent);
+    running.drained();
+    // What was there is gone with the table, and nobody sends it again.
+    all_there(1, wanted(&sent[before..], 1));
+    all_there(0, wanted(&sent, 0));
+    shop.all_done();
+    running.kill();
+    let shipped = std::fs::read_to_string(file()).unwrap();
+    let may = "once_by: .event_id\n    create_tables: true";
+    assert!(shipped.contains(may));
+    let schemas = home.path().join("schemas");
+    std::fs::create_dir_all(&schemas).unwrap();
+    let schema = "schemas/shop-event.json";
+    std::fs::copy(pipelines().join(schema), home.path().join(schema)).unwrap();
+    let path = home.path().join("shop-events.yaml");
+    std::fs::write(&path, shipped.replace(may, "once_by: .event_id")).unwrap();
+    let running = shop.run_file(&home, &path, &[]);
+    send_more(&running, &mut sent);
+    running.drained();
+    let before = sent.len();
+    second("DROP TABLE events");
+    send_more(&running, &mut sent);
+    wait::until("its first file has failed", || {
+        let failed = "SELECT shard FROM pipeline_tracking WHERE mysql_sender_status = 'failed'";
+        let failed = shop.tracking(failed);
+        assert!(failed.iter().all(|row| row[0] == "1"), "{failed:?}");
+        (!failed.is_empty()).then_some(())
+    });
+    let status = running.status();
+    assert_ne!(status["state"], "blocked", "the pipeline goes on: {status}");
+    assert_eq!((&status["gate"]["state"], &status["dead_lettered"]), (&"closed".into(), &0.into()));
+    send_more(&running, &mut sent);
+    all_there(0, wanted(&sent, 0));
+    second("CREATE TABLE events LIKE spare");
+    running.drained();
+    all_there(1, wanted(&sent[before..], 1));
+    shop.all_done();
+    assert_only_legal_moves(&shop.server, &shop.tracking);
+}
+
+/// Groups of one slice that close one after the other, in both shards: each has a name of its own, and
+/// both shards have the same names.
+#[test]
+fn late_groups_of_both_shards_share_names() {
+    let shop = Shop::start();
+    let home = Home::new();
+    let running = shop.run(&home, &[("SLICE", "1000d")]);
+    shop.audit();
+    let mut generator = ShopGenerator::good_only(213);
+    let mut sent = Vec::new();
+    for _ in 0..3 {
+        let events = take(&mut generator, 60);
+        assert!(send(&running, &events));
+        sent.extend(events);
+        wait::until("both shards have an open group", || {
+            let open = running.run(["groups", "list", "--json"], b"").good().lines();
+            let held = open.iter().filter(|group| group["state"] == "open");
+            let kinds = held.flat_map(|group| group["kinds"].as_object().unwrap().values());
+            (kinds.map(|kind| kind["records"].as_u64().unwrap()).sum::<u64>() == 60).then_some(())
+        });
+        running.run(["groups", "close", "shop-events", "--all"], b"").good();
+        running.drained();
+    }
+    shop.all_done();
+    shop.assert_once(&sent);
+    let names = "SELECT filename, COUNT(*), SUM(seal IS NOT NULL) FROM potok_tracking GROUP BY filename \
+                 ORDER BY LENGTH(filename), filename";
+    let names = shop.tracking(names);
+    let slice = names[0][0].clone();
+    let wanted = ["", ".1", ".2"].map(|more| [slice.clone() + more, "2".into(), "2".into()]);
+    assert_eq!(names, wanted);
+    assert_only_legal_moves(&shop.server, &shop.tracking);
+}
+
+/// The addresses of two shards have changed places: nothing is written to the wrong one.
+#[test]
+fn databases_that_have_changed_places_are_noticed() {
+    let mut shop = Shop::start();
+    // Both on one server, so that only the names differ.
+    shop.shards[1] = shop.server.fresh_database();
+    let address = |shop: &Shop, shard: usize| shop.shards[shard].clone();
+    let (one, other) = (address(&shop, 0), address(&shop, 1));
+    let right = [("POTOK_DB_SHOP_0", one.as_str()), ("POTOK_DB_SHOP_1", other.as_str())];
+    let swapped = [("POTOK_DB_SHOP_0", other.as_str()), ("POTOK_DB_SHOP_1", one.as_str())];
+    let home = Home::new();
+    let mut generator = ShopGenerator::good_only(214);
+    let mut sent = Vec::new();
+    for (addresses, is_right) in [(right, true), (swapped, false), (right, true)] {
+        let running = shop.run(&home, &addresses);
+        let events = take(&mut generator, 60);
+        assert!(send(&running, &events));
+        sent.extend(events);
+        if is_right {
+            running.drained();
+        } else {
+            wait::until("it is said", || {
+                let status = running.status();
+                let why = status["gate"]["why"].as_str().unwrap_or_default();
+                (why.contains("P1420") && why.contains("this database is shard")).then_some(())
+            });
+        }
+        running.kill();
+    }
+    for (shard, url) in [one, other].iter().enumerate() {
+        let found = shop.server.query(url, "SELECT event_id, shard FROM events");
+        assert!(found.iter().all(|row| row[1] == shard.to_string()), "{found:?}");
+        let found: BTreeSet<String> = found.into_iter().map(|mut row| row.swap_remove(0)).collect();
+        let wanted = sent.iter().filter(|event| shard_of(event) == Some(shard as i64));
+        assert!(found == wanted.map(|event| event.id.clone()).collect(), "not each once");
+    }
 }

@@ -10,6 +10,7 @@ use potok_traffic::shop::{ShopEvent, ShopGenerator};
 use rusqlite::Connection;
 use serde_json::Value;
 
+use crate::disk::Disk;
 use crate::posting::post_to;
 use crate::process::{Home, Running, pipelines};
 use crate::shop::{SHORT_SLICES, database, rows, rows_in, send, start, take, wanted};
@@ -278,6 +279,37 @@ fn an_event_is_the_same_however_it_is_written_down() {
     let count = sent.len().to_string();
     let both = (2 * sent.len()).to_string();
     assert_eq!(ask(&tracking(&home), sums), [[both, count.clone(), count, "0".to_owned()]]);
+    for shard in 0..2 {
+        assert!(rows(&home, shard, 2) == wanted(&sent, shard, 2), "not each once");
+    }
+}
+
+/// A full disk: events are refused for now, and what is repeated when there is room is there once.
+#[test]
+fn a_full_disk_takes_no_events_and_says_so() {
+    let home = Home::new();
+    let disk = Disk::under(&home);
+    let file = pipelines().join("shop-events.yaml");
+    let running = disk.start_file(&home, &file, &[SHORT_SLICES]).unwrap();
+    let http = crate::posting::listener(&running);
+    let sent = take(&mut ShopGenerator::good_only(210), 40);
+    let status = |event: &ShopEvent| {
+        let body = std::str::from_utf8(&event.bytes).unwrap();
+        post_to(&http, "/events", "Content-Type: application/json", body).0
+    };
+    assert_eq!(status(&sent[0]), 200);
+    running.drained();
+    disk.set_full(true);
+    wait::until("there is no room", || (status(&sent[1]) == 503).then_some(()));
+    disk.set_full(false);
+    for event in &sent {
+        wait::until_seen("there is room again", || match status(event) {
+            200 => Ok(()),
+            other => Err(other),
+        });
+    }
+    running.drained();
+    all_done(&home);
     for shard in 0..2 {
         assert!(rows(&home, shard, 2) == wanted(&sent, shard, 2), "not each once");
     }

@@ -20,18 +20,21 @@ use super::topics::Topics;
 /// How long a cluster that answers may say nothing about a record.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// The same where the partition has said nothing before.
-const SILENCE_AGAIN_MAX: Duration = Duration::from_secs(1);
+const SILENCE_AGAIN_MAX: Duration = Duration::from_secs(2);
 /// How often the cluster is asked meanwhile whether it answers.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 /// A partition that was not heard of for so long is as good as any other.
 const FORGOTTEN: Duration = Duration::from_secs(60);
 
 /// A partition; none where the client did not know to which one a record belongs.
-type Place = (Arc<str>, Option<u32>);
+type NamedPartition = (Arc<str>, Option<u32>);
+
+/// A topic and a key: all records of these are in one partition.
+type KeyedTopic = (Arc<str>, Option<Bytes>);
 
 /// Partitions of which nothing is heard, and since when they were asked last.
 #[derive(Default)]
-pub struct SilentPartitions(Mutex<HashMap<Place, Instant>>);
+pub struct SilentPartitions(Mutex<HashMap<NamedPartition, Instant>>);
 
 impl SilentPartitions {
     /// For a call with these records.
@@ -70,18 +73,21 @@ pub struct Patience<'a> {
     topics: &'a Arc<Topics>,
     most: Duration,
     /// Where records belong that were given up, by topic and key.
-    given_up: Mutex<HashMap<(Arc<str>, Option<Bytes>), Option<u32>>>,
+    given_up: Mutex<HashMap<KeyedTopic, Option<u32>>>,
 }
 
 impl Patience<'_> {
-    /// Comes when the cluster has answered all the time, and said nothing about some records.
-    pub async fn is_over(&self) {
-        let mut answers_since = Instant::now();
+    /// Comes when the cluster has answered all the time, and said nothing about the records that are
+    /// left, whose number this is. One that takes its time tells of some now and then.
+    pub async fn is_over(&self, left: impl Fn() -> usize + Send) {
+        let (mut silent_since, mut before) = (Instant::now(), left());
         loop {
             tokio::time::sleep(ASK_EVERY).await;
-            if !self.topics.is_there().await {
-                answers_since = Instant::now();
-            } else if answers_since.elapsed() >= self.most {
+            let is_there = self.topics.is_there().await;
+            let now = left();
+            if !is_there || now != before {
+                (silent_since, before) = (Instant::now(), now);
+            } else if silent_since.elapsed() >= self.most {
                 return;
             }
         }

@@ -322,7 +322,9 @@ impl Producer {
             None => call.done.notified().await,
             Some(patience) => tokio::select! {
                 () = call.done.notified() => {}
-                () = patience.is_over() => give_up(live, &call, outputs, patience).await,
+                () = patience.is_over(|| lock(&call.receipts).1) => {
+                    give_up(live, &call, outputs, patience).await;
+                }
             },
         }
         let receipts = std::mem::take(&mut lock(&call.receipts).0);

@@ -16,7 +16,9 @@ pub fn arrivals_do_not_put_off_the_end_of_a_lease() {
     other.push([message("a", 0)]);
     let claimed = first.messages(1);
     first.kill();
-    let copy = Copy::start(&redis.url(), options(), true);
+    // Longer than any pause between two of them.
+    let options = QueueOptions { quiet: Duration::from_secs(5), ..options() };
+    let copy = Copy::start(&redis.url(), options, true);
     let mut number = 1;
     let again = until("it is taken over", || {
         other.push([message("a", number)]);

@@ -53,8 +53,12 @@ mod patches {
         (
             Bug::ArrivalMovesLease,
             "",
-            "elseif is_new or is_sooner then\n      look_by(key, now + math.min(chat.quiet, max_age))",
-            "else\n      look_at(key, now + math.min(chat.quiet, max_age))",
+            "    elseif is_full then
+      look_by(key, now)
+    elseif is_new or is_sooner then
+      look_by(key, now + math.min(chat.quiet, max_age))",
+            "    else
+      look_at(key, now + math.min(chat.quiet, max_age))",
         ),
         (Bug::ArrivalMovesLease, "", "  look_by('', now)", "  look_at('', now)"),
         (

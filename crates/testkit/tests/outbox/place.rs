@@ -152,7 +152,7 @@ impl OutboxDatabase {
     }
 
     /// The same for relays of this user, whose password is its name.
-    pub fn as_user(self, user: &str) -> OutboxDatabase {
+    pub fn for_user(self, user: &str) -> OutboxDatabase {
         OutboxDatabase { user: Some(user.to_owned()), ..self }
     }
 

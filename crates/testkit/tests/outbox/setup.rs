@@ -228,7 +228,7 @@ mod postgres_only {
             assert!(grant.ends_with(" TO potok"), "{grant}");
             writer.run(&grant.replace(" TO potok", &format!(" TO {user}"))).await;
         }
-        let place = place.as_user(&user);
+        let place = place.for_user(&user);
         let more = ", \"create_tables\": false, \"keep_processed\": \"1d\"";
         assert_eq!(place.outbox(more).check().await.unwrap(), [""; 0]);
         let mut relay = place.relay(more).await;

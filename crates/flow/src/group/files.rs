@@ -390,7 +390,7 @@ impl Lane {
         let group = match to_write {
             ToWrite::Nothing => return Ok(true),
             ToWrite::Parked => return Ok(false),
-            ToWrite::Group(sealed) => [sealed],
+            ToWrite::Group(sealed) => [*sealed],
         };
         self.write_from_log(holding, &group, &feeds).await?;
         let [sealed] = group;

@@ -95,7 +95,7 @@ impl FileDesk {
     pub fn let_go(&mut self, meant: impl Fn(Option<u32>) -> bool) -> Vec<Option<u32>> {
         let over = self.held.iter().filter(|(shard, hold)| !hold.lasts() && meant(**shard));
         let over: Vec<Option<u32>> = over.map(|(shard, _)| *shard).collect();
-        over.iter().for_each(|shard| drop(self.held.remove(shard)));
+        self.held.retain(|shard, _| !over.contains(shard));
         over
     }
 

@@ -19,7 +19,7 @@ pub(crate) enum ToWrite {
     Nothing,
     /// The members of the next group are to be read first: without them its file would be empty.
     Parked,
-    Group(SealedGroup),
+    Group(Box<SealedGroup>),
 }
 
 impl Index {
@@ -28,7 +28,7 @@ impl Index {
         match self.next_unwritten(wanted) {
             None => ToWrite::Nothing,
             Some(sealed) if sealed.parked().is_some() => ToWrite::Parked,
-            Some(sealed) => ToWrite::Group(sealed.clone()),
+            Some(sealed) => ToWrite::Group(Box::new(sealed.clone())),
         }
     }
 

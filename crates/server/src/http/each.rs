@@ -27,6 +27,9 @@ pub(super) struct Measure {
 /// What stands before and behind a value, from the outermost one inwards.
 type Around<'a> = Vec<(&'a str, &'a str)>;
 
+/// What is called for each element with what is around it, until there is enough.
+type Show<'s, 'a> = &'s mut dyn FnMut(&[(&'a str, &'a str)], &'a str) -> ControlFlow<()>;
+
 /// The records that an object becomes; `None` where it is one as it is. That is one without such arrays, and one
 /// whose records together were much larger than it is.
 pub(super) fn measured(object: &str, path: &[EachStep]) -> Option<Measure> {
@@ -63,7 +66,7 @@ fn walk<'a>(
     value: &'a str,
     path: &[EachStep],
     around: &mut Around<'a>,
-    show: &mut dyn FnMut(&[(&'a str, &'a str)], &'a str) -> ControlFlow<()>,
+    show: Show<'_, 'a>,
 ) -> ControlFlow<(), bool> {
     let Some(((name, is_array), rest)) = path.split_first() else {
         show(around, value)?;
@@ -84,7 +87,7 @@ fn walk_elements<'a>(
     array: &'a str,
     rest: &[EachStep],
     around: &mut Around<'a>,
-    show: &mut dyn FnMut(&[(&'a str, &'a str)], &'a str) -> ControlFlow<()>,
+    show: Show<'_, 'a>,
 ) -> ControlFlow<(), bool> {
     let (mut has_any, mut went) = (false, ControlFlow::Continue(()));
     around.push(("[", "]"));

@@ -263,7 +263,8 @@ impl Hub {
                     }
                 }
                 Err(refused) => {
-                    tracing::warn!("P1107: line {number} is no message: {}", refused.why);
+                    let why = &refused.why;
+                    tracing::warn!(code = "P1107", "line {number} is no message: {why}");
                     print(&[refused.line(number)]);
                 }
             }

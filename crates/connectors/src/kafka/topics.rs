@@ -167,6 +167,10 @@ impl Topics {
                 Ok(answer)
             }
             Err(code) => {
+                if fault::is_outage(code) {
+                    // Who cannot ask may have forgotten whom (decision 0125).
+                    native::add_brokers(self.asker.client(), &self.config.servers());
+                }
                 self.health.hear(code, &format!("it cannot {what}: {code}"));
                 Err(match self.health.refusal() {
                     Some(why) if fault::is_outage(code) => {
@@ -438,6 +442,8 @@ fn is_settling(code: Code) -> bool {
             | Code::CoordinatorNotAvailable
             | Code::NotCoordinator
             | Code::LeaderNotAvailable
+            // The client's own word for the same: it knows of no leader.
+            | Code::NoEnt
             | Code::NotLeaderForPartition
             | Code::FencedLeaderEpoch
             | Code::UnknownLeaderEpoch

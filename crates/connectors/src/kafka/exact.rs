@@ -85,6 +85,8 @@ pub struct Inner {
     /// The name under which the broker knows the transactions of this group in this process.
     pub transactional_id: String,
     pub unanswered: Arc<Unanswered>,
+    /// Of its pipeline.
+    pub span: tracing::Span,
 }
 
 /// The name of a group's transactions in one process, told from others by `own`.
@@ -96,6 +98,8 @@ pub fn transactional_id(group: &str, own: u64) -> String {
 /// acknowledged without a place, and what the broker will never take, is noted here.
 pub struct Quiet {
     health: Health,
+    /// Of its pipeline: the client speaks from threads of its own.
+    span: tracing::Span,
     unplaced: AtomicBool,
     /// By their index in the transaction.
     refused: Mutex<Vec<(usize, Code)>>,
@@ -105,12 +109,12 @@ pub struct Quiet {
 
 impl ClientContext for Quiet {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        tell(level, facility, message);
+        self.span.in_scope(|| tell(level, facility, message));
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
         if let Some(code) = error.rdkafka_error_code() {
-            self.health.overhear(code, reason);
+            self.span.in_scope(|| self.health.overhear(code, reason));
         }
     }
 }
@@ -297,6 +301,7 @@ impl Inner {
         config.set("batch.size", batch_bytes.to_string());
         let context = Quiet {
             health: self.health.clone(),
+            span: self.span.clone(),
             unplaced: false.into(),
             refused: Mutex::default(),
             batch_bytes,

@@ -271,6 +271,7 @@ impl KafkaLog {
                 batch_bytes: AtomicUsize::new(0),
                 transactional_id: exact::transactional_id(&spec.group, self.own),
                 unanswered: self.unanswered.clone(),
+                span: tracing::Span::current(),
             };
             return Arc::new(ExactJournal { inner: Arc::new(inner) });
         }

@@ -313,6 +313,82 @@ fn a_re_read_while_the_broker_stands_still_needs_nobody() {
     records.assert_kept(&running);
 }
 
+/// True where `status`, `/ready` and the metrics say that it waits for that.
+fn says(running: &Running, what: &str) -> bool {
+    let waits = running.status()["waits"].to_string();
+    let (_, ready) = running.get("/ready").unwrap();
+    let (_, metrics) = running.get("/metrics").unwrap();
+    let metric = format!("potok_pipeline_waiting{{pipeline=\"em-processor\",for=\"{what}\"}} 1");
+    let what = format!("\"for\":\"{what}\"");
+    waits.contains(&what)
+        && ready.contains("\"pipeline\":\"em-processor\"")
+        && ready.contains(&what)
+        && metrics.lines().any(|line| line == metric)
+}
+
+/// Each line about a pipeline names it; the others are about the process and its log.
+fn lines_name_their_pipeline(running: &Running) {
+    let journal = running.journal();
+    let own = ["the log", "Kafka", "broker", "stopping:"];
+    let is_said = |line: &&str| [" WARN ", " INFO ", " ERROR "].iter().any(|l| line.contains(l));
+    for line in journal.lines().filter(is_said) {
+        // The clients of the process speak too; one that writes transactions is a pipeline's.
+        let is_clients = line.contains("librdkafka") && !line.contains("TXN");
+        let is_own = is_clients || own.iter().any(|own| line.contains(own));
+        assert!(is_own || line.contains("pipeline=em-processor"), "{line}");
+    }
+    let of_waits = journal.lines().filter(|line| line.contains("work waits"));
+    assert!(of_waits.clone().count() > 0, "{journal}");
+    of_waits.for_each(|line| assert!(line.contains("pipeline=em-processor"), "{line}"));
+}
+
+/// Whatever gathering waits for is said in the log and to all who ask, and over when it is over.
+#[test]
+fn what_gathering_waits_for_is_said_to_all_who_ask() {
+    let kafka = Kafka::start();
+    let home = home(&kafka, None);
+    let running = start(&home, &[WINDOW]);
+    let mut generator = GdeltGenerator::good_only(84);
+    let mut records = Records { repeatable: true, ..Records::default() };
+    records.send_by(by_hand(&home), generator.next_batch(100, 300).records);
+    running.drained();
+    // Without a broker it is the log that is in trouble.
+    let in_trouble = || {
+        let status = running.status();
+        let waits = status["state"] == "waiting" && status["why"].is_string();
+        let (code, _) = running.get("/ready").unwrap();
+        let (_, metrics) = running.get("/metrics").unwrap();
+        let metric = metrics.lines().any(|line| line == "potok_log_trouble_state 1");
+        [waits, code == 503, metric]
+    };
+    kafka.stop();
+    wait::until("all say so", || (in_trouble() == [true; 3]).then_some(()));
+    kafka.restart();
+    wait::until("that is over", || (in_trouble() == [false; 3]).then_some(()));
+    // Whether a transaction is under way when the broker stops is chance.
+    let is_said = (0..20).any(|_| {
+        let batch = generator.next_batch(1_473, 4_446).records;
+        std::thread::scope(|scope| {
+            scope.spawn(|| records.send_by(by_hand(&home), batch));
+            let received = || running.status()["received"].as_u64().unwrap();
+            let before = received();
+            wait::until("some are gathered", || (received() > before).then_some(()));
+            kafka.freeze();
+            let is_said = (0..30).any(|_| {
+                wait::pass(Duration::from_millis(500));
+                says(&running, "gathering")
+            });
+            kafka.thaw();
+            is_said
+        })
+    });
+    assert!(is_said, "no transaction was cut off in the middle");
+    wait::until("that is over", || (!says(&running, "gathering")).then_some(()));
+    running.drained();
+    records.assert_kept(&running);
+    lines_name_their_pipeline(&running);
+}
+
 /// Of the records that lie in one partition of an output topic, those of one batch and one source
 /// partition come in the order in which the source has them, when repeats are left out.
 fn assert_order_is_kept(running: &Running) {

@@ -55,7 +55,7 @@ fn after<T>(
     (done, from + time..=now(other) + time)
 }
 
-fn word<'a>(words: &'a str, place: usize) -> &'a str {
+fn word(words: &str, place: usize) -> &str {
     words.split(' ').nth(place).unwrap()
 }
 

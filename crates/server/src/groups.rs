@@ -291,9 +291,8 @@ async fn ask(
     }
     let open = of_key(admin, Some(pipeline), id).await?.into_iter();
     let open: Vec<GroupView> = open.filter(|group| group.state == "open").collect();
-    let is_meant = |group: &GroupView| {
-        shown.as_ref().is_none_or(|shown| shown.iter().any(|name| *name == group.generation))
-    };
+    let is_meant =
+        |group: &GroupView| shown.as_ref().is_none_or(|shown| shown.contains(&group.generation));
     // A feed closes by the key alone.
     if (open.is_empty() || open.iter().any(is_meant))
         && engine.close_feed_group(pipeline, id, reason).await?

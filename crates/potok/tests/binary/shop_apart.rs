@@ -396,8 +396,8 @@ fn a_former_shard_that_is_away_does_not_hold_up_whose_lane_it_shares() {
     all_done(&home);
 }
 
-/// The files of a former shard are kept by the lane of another one. The naive version holds the files of
-/// both, and writes none of what lies behind.
+/// The files of a former shard without a connection are kept by the lane of another one. The naive version
+/// holds the files of both, and writes and sends none of what lies behind.
 #[test]
 fn a_file_that_cannot_be_written_holds_its_own_shard() {
     let home = Home::new();
@@ -407,7 +407,7 @@ fn a_file_that_cannot_be_written_holds_its_own_shard() {
     fs::write(&folder, b"").unwrap();
     let address = format!("sqlite:{}", home.path().join("shop-3.sqlite").display());
     let third = ("POTOK_DB_SHOP_3", address.as_str());
-    let file = pipelines().join("shop-events.yaml");
+    let file = changed(&home, "gate:\n", "workers: 2\ngate:\n");
     let running = home.start_file_unready(&file, &[SHORT_SLICES, third, ("SHARDS", "4")]);
     let mut generator = ShopGenerator::good_only(208);
     let sent = take(&mut generator, 200);
@@ -418,19 +418,6 @@ fn a_file_that_cannot_be_written_holds_its_own_shard() {
         let others = (0..3).all(|shard| rows(&home, shard, 4) == wanted(&sent, shard, 4));
         (is_whole && others).then_some(())
     });
-    running.kill();
-    let running = home.start_file_unready(&file, &[SHORT_SLICES, third]);
-    wait::until("it says what it waits for", || {
-        running.status()["waits"].to_string().contains("\"tracking\"").then_some(())
-    });
-    let more = take(&mut generator, 100);
-    assert!(send(&running, &more));
-    let there = wanted(&more, 1, 2);
-    wait::until("shard 1 goes on", || {
-        let all = Connection::open(database(&home, 1)).ok()?;
-        let ids = ask(&all, "SELECT event_id FROM events");
-        there.keys().all(|id| ids.iter().any(|row| row[0] == *id)).then_some(())
-    });
     wait::until("only shard 3 is told to wait", || {
         let open = running.run(["files", "--in-progress", "--json"], b"").good().lines();
         let waits = |row: &serde_json::Value| {
@@ -439,17 +426,36 @@ fn a_file_that_cannot_be_written_holds_its_own_shard() {
         assert!(open.iter().filter(|row| waits(row)).all(|row| row["shard"] == 3), "{open:?}");
         open.iter().any(waits).then_some(())
     });
+    running.kill();
+    let running = home.start_file_unready(&file, &[SHORT_SLICES]);
+    wait::until("it says what it waits for", || {
+        let waits = running.status()["waits"].to_string();
+        (waits.contains("\"tracking\"") && waits.contains("\"destination\"")).then_some(())
+    });
+    let more = take(&mut generator, 100);
+    assert!(send(&running, &more));
+    // Whichever of them has the lane.
+    for shard in 0..2 {
+        let there = wanted(&more, shard, 2);
+        wait::until("the others go on", || {
+            let all = Connection::open(database(&home, shard)).ok()?;
+            let ids = ask(&all, "SELECT event_id FROM events");
+            there.keys().all(|id| ids.iter().any(|row| row[0] == *id)).then_some(())
+        });
+    }
     fs::remove_file(&folder).unwrap();
+    wait::until("it is written, and waits for its destination alone", || {
+        let waits = running.status()["waits"].to_string();
+        (folder.is_dir() && !waits.contains("\"tracking\"")).then_some(())
+    });
+    running.kill();
+    let running = home.start_file_unready(&file, &[SHORT_SLICES, third]);
     running.drained();
     assert!(
         rows_in(&home.path().join("shop-3.sqlite"), 3, 4) == kept,
         "where they were sealed for"
     );
     all_done(&home);
-    assert!(
-        running.status()["waits"].as_array().is_none_or(Vec::is_empty),
-        "nothing waits any more"
-    );
 }
 
 /// The most memory that a process ever had, in bytes.

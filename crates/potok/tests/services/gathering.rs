@@ -200,6 +200,10 @@ fn chaos(redis: Option<&Redis>, seed: u64) {
                 // is read again must not stand in its way.
                 if let Some(redis) = redis {
                     note("Redis flushed while the broker was frozen");
+                    wait::until("something is held that can be lost", || {
+                        send(1);
+                        (!redis.command(&["KEYS", "batch:*"]).is_empty()).then_some(())
+                    });
                     redis.command(&["FLUSHALL"]);
                 }
                 kafka.freeze();

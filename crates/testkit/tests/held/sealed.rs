@@ -222,7 +222,7 @@ fn large_groups(shape: Shape, is_told: bool) -> Scenario {
     let bytes = if is_told { 1_500 } else { 400 };
     scenario.seal_max = Some(SealMax { bytes, is_told });
     let one = |number: u32| {
-        let key = if number % 2 == 0 { "k0" } else { "k1" };
+        let key = if number.is_multiple_of(2) { "k0" } else { "k1" };
         sent("in", RecordKind::Good, &format!("a{number}"), key)
     };
     scenario.acts = vec![(10, Act::Send((0..80).map(one).collect())), (20_000, Act::AllEnded)];

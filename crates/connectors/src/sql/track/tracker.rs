@@ -147,7 +147,7 @@ impl<D: TrackDatabase> SqlTracker<D> {
                 session.roll_back().await?;
                 return Ok(NameAnswer::Taken);
             }
-            Err(fault) if fault.next == Move::SetAside => {
+            Err(fault) if fault.next != Move::Wait => {
                 // The seal may have got a name meanwhile, which is the key of another row.
                 session.roll_back().await?;
                 return match self.known_name(file).await? {
@@ -197,6 +197,10 @@ impl<D: TrackDatabase> SqlTracker<D> {
         }
         // Tried one by one, the names of a slice in thousands of parts would take longer than a step may.
         let taken = self.taken_numbers(file).await?;
+        // Another call for this seal may have taken one of them meanwhile.
+        if let Some(name) = self.known_name(file).await? {
+            return Ok(name);
+        }
         for number in (0..NAMES_MAX).filter(|number| !taken.contains(number)) {
             let name = file_name(&file.slice, number);
             match self.take_name(&name, file).await? {

@@ -505,6 +505,7 @@ fn bad_lines_are_refused_and_the_next_is_sent() {
 
 #[test]
 fn a_hub_for_everybody_needs_an_issuer() {
+    let folder = tempfile::tempdir().unwrap();
     for (arguments, code) in [
         (vec!["hub", "--listen", "0.0.0.0:0"], "P1102"),
         (vec!["hub", "--issuer", "http://127.0.0.1:1/realms/a"], "P1103"),
@@ -514,7 +515,10 @@ fn a_hub_for_everybody_needs_an_issuer() {
         (vec!["hub", "--listen", "127.0.0.1:0", "--admin", "0.0.0.0:0"], "P1109"),
         (vec!["listen", "--user", "alice", "--url", "nonsense"], "P1111"),
     ] {
-        let refused = run(potok(arguments), b"").exits(2);
+        let mut command = potok(arguments);
+        // Some make a key in the data folder before they look further.
+        command.current_dir(folder.path());
+        let refused = run(command, b"").exits(2);
         assert!(refused.stderr.contains(code), "{}", refused.stderr);
     }
 }

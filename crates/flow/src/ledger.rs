@@ -22,7 +22,7 @@ use std::future::ready;
 use std::ops::Range;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt};
@@ -50,6 +50,8 @@ use crate::work::{CompletedWork, Completion, Follower, InFlightBatch, Stop};
 
 /// How long bare progress may wait for more.
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
+/// A transaction that takes longer than this is told of.
+pub(crate) const SLOW: Duration = Duration::from_secs(10);
 /// How long a partition that leaves waits for the calls that are in flight.
 const LEAVE_MAX: Duration = Duration::from_secs(5);
 /// Outputs of one transaction; one completion is never split. Few enough to be in a processor's cache
@@ -466,6 +468,8 @@ pub(crate) struct JournalWriter {
     pub counters: Arc<Counters>,
     pub retry: Retry,
     pub waits: Arc<Waits>,
+    /// Numbers transactions that take long.
+    pub slow: AtomicU16,
     /// The writers of the pipeline's feeds, by number.
     pub feeds: Vec<FeedWriter>,
     pub offers: OfferBook,
@@ -642,11 +646,13 @@ impl JournalWriter {
     ) -> Result<Result<Vec<Position>, Vec<(usize, Fault)>>, Stop> {
         let mut attempt = 0;
         loop {
-            let written = match turn.take() {
-                Some(turn) => self.journal.transact_in_turn(transaction, turn).await,
-                None => self.journal.transact(transaction).await,
+            let attempted = async {
+                match turn.take() {
+                    Some(turn) => self.journal.transact_in_turn(transaction, turn).await,
+                    None => self.journal.transact(transaction).await,
+                }
             };
-            let fault = match written {
+            let fault = match self.tell_if_slow(attempted).await {
                 Ok(positions) => {
                     if attempt > 0 {
                         self.waits.end(WaitsFor::Log, 0);
@@ -665,6 +671,21 @@ impl JournalWriter {
             self.waits.begin_with(WaitsFor::Log, 0, &fault);
             tokio::time::sleep(self.retry.wait(attempt, u64::from(attempt) * 311)).await;
         }
+    }
+
+    /// Says so while the log works at a transaction for long: a log that waits out trouble by itself,
+    /// such as a partition of Kafka that takes nothing, tells nobody.
+    async fn tell_if_slow<T>(&self, attempted: impl Future<Output = T>) -> T {
+        let mut attempted = pin!(attempted);
+        if let Ok(ended) = tokio::time::timeout(SLOW, &mut attempted).await {
+            return ended;
+        }
+        let part = 1 + usize::from(self.slow.fetch_add(1, Ordering::Relaxed));
+        let what = format!("it has been working at a transaction for {} s", SLOW.as_secs());
+        self.waits.begin(WaitsFor::Log, part, what);
+        let ended = attempted.await;
+        self.waits.end(WaitsFor::Log, part);
+        ended
     }
 
     fn count(&self, taken: &InFlightBatch, endings: &[(u32, Ending)], records: Option<InFlight>) {

@@ -14,7 +14,7 @@
 //! again whatever had not ended. All tasks run in the span of their pipeline, so that every line of
 //! the log names it.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU16, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -342,6 +342,7 @@ fn spawn(shared: &Shared, groups: OpenGroups, stopping: &Arc<Signal<bool>>) -> T
         counters,
         retry,
         waits,
+        slow: AtomicU16::default(),
         feeds,
         offers: OfferBook::default(),
         seal_room: shared.seal_room.clone(),

@@ -602,6 +602,21 @@ async fn after_a_run_that_lasted_the_wait_before_the_next_is_short_again() {
     assert_eq!(bench.status().await.restarts, restarts + 2);
 }
 
+/// A partition of Kafka that takes nothing is waited for in the call, and nobody hears of a fault.
+#[tokio::test(start_paused = true)]
+async fn a_log_that_does_not_answer_is_said_to_be_waited_for() {
+    let bench = Bench::new();
+    bench.engine.start(plan(Arc::new(MemorySink::new()))).unwrap();
+    bench.log.set_frozen(true);
+    bench.send("in", &["1"]).await;
+    let waits_for_log = |s: &Status| s.waits.iter().any(|wait| wait.what == WaitsFor::Log);
+    let status = bench.until("it says so", waits_for_log).await;
+    assert_eq!((status.state, status.lag), (State::Waiting, Some(1)), "{status:?}");
+    bench.log.set_frozen(false);
+    let status = bench.until("it goes on", |s| s.lag == Some(0)).await;
+    assert!(!waits_for_log(&status), "{status:?}");
+}
+
 #[tokio::test]
 async fn a_tombstone_stays_one() {
     let bench = Bench::new();

@@ -36,6 +36,7 @@ use super::gathered;
 use super::{ShardPlan, shard_in};
 use crate::counts::Ending;
 use crate::crash_notes::{self, CrashNotes, Range};
+use crate::ledger::SLOW;
 use crate::outgoing::{DeadLetterWriter, Sender, pieces};
 use crate::pipeline::Shared;
 use crate::signal::Signal;
@@ -54,8 +55,6 @@ const UNREAD_WAIT_MAX: Duration = Duration::from_secs(5);
 /// How long a transaction that is under way may take when the run ends. What becomes of it then is
 /// the log's business: its copies and positions count together or not at all.
 const STOP_MAX: Duration = Duration::from_secs(2);
-/// A transaction that takes longer than this is told of.
-const SLOW: Duration = Duration::from_secs(10);
 /// How long a source that was opened after trouble is quiet before the trouble counts as over.
 const QUIET: Duration = Duration::from_secs(2);
 

@@ -41,6 +41,8 @@ struct SharedLog {
     unreadable: Mutex<Option<Fault>>,
     /// How many records they were handed.
     handed_out: AtomicU64,
+    /// Whether transactions wait.
+    frozen: watch::Sender<bool>,
     /// Changes with every append, for those who wait at the end.
     appended: watch::Sender<()>,
 }
@@ -108,6 +110,7 @@ impl MemoryLog {
             groups: Mutex::default(),
             unreadable: Mutex::default(),
             handed_out: AtomicU64::new(0),
+            frozen: watch::Sender::new(false),
             appended: watch::Sender::new(()),
         }))
     }
@@ -120,6 +123,11 @@ impl MemoryLog {
     /// From now on readers outside of consumer groups get this fault, or records again.
     pub fn set_unreadable(&self, fault: Option<Fault>) {
         *lock(&self.0.unreadable) = fault;
+    }
+
+    /// From now on transactions get no answer, or go on.
+    pub fn set_frozen(&self, frozen: bool) {
+        self.0.frozen.send_replace(frozen);
     }
 
     /// How many records readers outside of consumer groups were handed so far.
@@ -404,6 +412,8 @@ struct GroupJournal {
 #[async_trait]
 impl Journal for GroupJournal {
     async fn transact(&self, transaction: &Transaction) -> Result<Vec<Position>, NotWritten> {
+        // The sender is ours: it does not end.
+        let _ = self.log.0.frozen.subscribe().wait_for(|frozen| !frozen).await;
         let refused = self.log.refused(&transaction.outputs);
         if !refused.is_empty() {
             let is_refused = |at: usize| refused.iter().any(|(refused, _)| *refused == at);

@@ -26,6 +26,10 @@ pub trait Feed: Send + Sync {
     /// to two of them at a time. `log` is for feeds that keep their progress in a topic.
     async fn open(&self, info: &PipelineInfo, log: Arc<dyn Log>) -> Result<OpenFeed, Fault>;
 
+    /// Waits until what was opened has let go of what other processes wait for, such as a lease. Called
+    /// by a process that stops, when its source and its progress have been dropped; may be given up.
+    async fn closed(&self) {}
+
     /// The number of records that wait there now, for `status`. Does not disturb the work.
     async fn backlog(&self) -> Result<Backlog, Fault>;
 

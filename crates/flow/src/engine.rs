@@ -698,5 +698,8 @@ async fn supervise(
         }
         wait = (wait * 2).min(RESTART_WAIT.1);
     }
+    for (_, feed) in shared.plan.feeds() {
+        feed.closed().await;
+    }
     state.send_replace((State::Stopped, None));
 }

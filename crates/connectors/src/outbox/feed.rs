@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -79,7 +79,8 @@ impl Feed for Outbox {
             needed,
             given_up: given_up.clone(),
         };
-        tokio::spawn(keeper.run().in_current_span());
+        let keeper = tokio::spawn(keeper.run().in_current_span());
+        *self.keeper.lock().unwrap_or_else(PoisonError::into_inner) = Some(keeper);
         let relay = Arc::new(Relay {
             label: self.label.clone(),
             notes: table(SessionPurpose::Note),
@@ -115,6 +116,14 @@ impl Feed for Outbox {
         }
         let source = OutboxSource::new(table(SessionPurpose::Read), &relay, &self.settings);
         Ok(OpenFeed { source: Box::new(source), progress: relay })
+    }
+
+    async fn closed(&self) {
+        let keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(keeper) = keeper {
+            // One that panicked holds nothing.
+            let _ = keeper.await;
+        }
     }
 
     async fn backlog(&self) -> Result<Backlog, Fault> {

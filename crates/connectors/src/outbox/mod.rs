@@ -107,6 +107,8 @@ pub struct Outbox {
     /// For questions of people.
     asking: Arc<dyn OutboxSession>,
     counters: Arc<RelayCounters>,
+    /// Whoever keeps the lease: it has let go of it when it ends.
+    keeper: Mutex<Option<tokio::task::JoinHandle<()>>>,
     /// Rows per second, when that was asked last.
     rate: Mutex<Option<(tokio::time::Instant, Option<f64>)>>,
 }

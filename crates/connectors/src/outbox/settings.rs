@@ -217,6 +217,7 @@ impl OutboxSettings {
             shape: Default::default(),
             asking,
             counters: Arc::default(),
+            keeper: Mutex::default(),
             rate: Mutex::default(),
         })
     }

@@ -47,10 +47,9 @@ impl ProcessOutput {
         self
     }
 
-    /// Lines of JSON. Fails unless it went well: what could not be read is not the same as nothing.
+    /// Lines of JSON.
     #[track_caller]
     pub fn lines(&self) -> Vec<Value> {
-        assert_eq!(self.code, Some(0), "{}\n{}", self.stderr, self.text());
         let parse = |line| serde_json::from_str(line).expect(line);
         self.text().lines().map(parse).collect()
     }

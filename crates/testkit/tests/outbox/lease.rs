@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use potok_core::{FeedCommit, SourceEvent};
+use potok_core::{Feed as _, FeedCommit, SourceEvent};
 
 use crate::place::{OutboxDatabase, Relay, System, uuid};
 
 on_all! {
     others_stand_by_and_take_over,
+    a_process_that_stops_has_let_go_of_the_lease,
     whoever_lost_the_lease_changes_nothing,
     an_old_token_that_comes_back_changes_nothing,
     what_could_not_be_noted_comes_again,
@@ -45,6 +46,16 @@ pub async fn others_stand_by_and_take_over(system: System) {
     assert_eq!(second.rows(1).await, ["1"]);
     second.end(&["1"]).await;
     assert_eq!(place.marked(), ["1"]);
+}
+
+/// Whoever stops waits for it: else its successor would wait for the end of the lease.
+pub async fn a_process_that_stops_has_let_go_of_the_lease(system: System) {
+    let place = OutboxDatabase::new(system);
+    let Relay { outbox, source, progress, .. } = place.relay("").await;
+    assert!(outbox.status().await.unwrap().owner.is_some());
+    drop((source, progress));
+    outbox.closed().await;
+    assert!(outbox.status().await.unwrap().owner.is_none());
 }
 
 /// `NoteWithoutToken`: it was frozen beyond its lease; the other finishes; it wakes.

@@ -4,7 +4,7 @@ use crate::place::{OutboxDatabase, Relay, System, uuid};
 
 on_all! {
     a_read_brings_a_bounded_number_of_bytes,
-    the_fiftieth_read_is_as_quick_as_the_first,
+    rows_come_while_thousands_are_out,
 }
 
 /// The first read that brings anything; how many bytes.
@@ -35,8 +35,8 @@ async fn a_read_brings_a_bounded_number_of_bytes(system: System) {
     assert_eq!(relay.seen, (1..=20).map(|id| id.to_string()).collect::<Vec<_>>());
 }
 
-/// `GenericPlan`: with 7,900 rows out, reads must not become slow after a few.
-async fn the_fiftieth_read_is_as_quick_as_the_first(system: System) {
+/// Each read names all that are out. What that costs, the plans below tell.
+async fn rows_come_while_thousands_are_out(system: System) {
     let place = OutboxDatabase::new(system);
     let mut relay = place.relay("").await;
     let mut writer = place.writer().await;
@@ -48,17 +48,10 @@ async fn the_fiftieth_read_is_as_quick_as_the_first(system: System) {
         writer.run(&format!("INSERT INTO outbox (id, event_type, payload) VALUES {all}")).await;
     }
     relay.rows(7_900).await;
-    let mut times = Vec::new();
     for id in 8_001..=8_050 {
         writer.add(&id.to_string(), "k", "A").await;
-        let begun = tokio::time::Instant::now();
         assert_eq!(relay.rows(1).await, [id.to_string()]);
-        times.push(begun.elapsed());
     }
-    // The quickest of each: others use the machine, too. The plan that is found at the fifth execution
-    // costs twenty times as much.
-    let (first, last) = (times[..4].iter().min().unwrap(), times[40..].iter().min().unwrap());
-    assert!(*last < *first * 3, "{first:?}, then {last:?}");
 }
 
 /// How the server would read and mark with a table of which so many rows are out.
